@@ -1,0 +1,1 @@
+"""The HTTP side: validate, translate, stream; one error vocabulary for all dialects."""

@@ -1,0 +1,124 @@
+"""The aiohttp application: routes, and what happens around every request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from lcpd.api import guard, info
+from lcpd.api.chat_completions import chat_completions
+from lcpd.api.completions import completions
+from lcpd.api.context import CONTEXT, Context
+from lcpd.api.errors import ApiError
+from lcpd.api.messages import count_tokens, messages
+
+log = logging.getLogger("lcpd.access")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def create_app(context: Context) -> web.Application:
+    """The application for one daemon."""
+    app = web.Application(middlewares=[_errors, _guard], client_max_size=context.settings.server.max_body)
+    app[CONTEXT] = context
+    app.on_response_prepare.append(_add_cors)
+    app.router.add_get("/", info.alive)
+    app.router.add_get("/health", info.health)
+    app.router.add_get("/version", info.version)
+    app.router.add_get("/metrics", info.metrics)
+    for prefix in ("", "/v1"):
+        # The SDKs are given a base URL with or without /v1, depending on their maker.
+        app.router.add_get(f"{prefix}/models", info.models)
+        app.router.add_get(f"{prefix}/models/{{name:.+}}", info.model)
+        app.router.add_post(f"{prefix}/chat/completions", chat_completions)
+        app.router.add_post(f"{prefix}/completions", completions)
+        app.router.add_post(f"{prefix}/messages", messages)
+        app.router.add_post(f"{prefix}/messages/count_tokens", count_tokens)
+    return app
+
+
+def _speaks_anthropic(request: web.Request) -> bool:
+    return "/messages" in request.path
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error in the dialect of the route, counted and logged; nothing of the server's inside leaks."""
+    begun = time.monotonic()
+    status = 500
+    try:
+        try:
+            response = await handler(request)
+        except web.HTTPRequestEntityTooLarge as error:
+            limit = request.app[CONTEXT].settings.server.max_body
+            raise ApiError(413, f"The body is larger than {limit} bytes (server.max_body).") from error
+        except web.HTTPNotFound as error:
+            raise ApiError(404, f"There is no {request.path} here.", code="not_found") from error
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            raise ApiError(
+                405, f"{request.path} answers {allowed}, not {request.method}.", headers={"Allow": allowed}
+            ) from error
+        status = response.status
+        return response
+    except ApiError as error:
+        status = error.status
+        body = error.anthropic() if _speaks_anthropic(request) else error.openai()
+        return web.json_response(body, status=status, headers=error.headers)
+    except web.HTTPException as error:
+        status = error.status
+        raise
+    except ConnectionError:
+        status = 499  # the client is gone, as nginx writes it
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            status = 499
+            raise
+        log.exception("%s %s failed", request.method, request.path)
+        internal = ApiError(500, "An internal error; the server's log has the details.", type="server_error")
+        body = internal.anthropic() if _speaks_anthropic(request) else internal.openai()
+        return web.json_response(body, status=500)
+    finally:
+        status = request.get("code", status)
+        resource = request.match_info.route.resource
+        endpoint = resource.canonical.removeprefix("/v1") if resource else "unknown"
+        request.app[CONTEXT].metrics.requests.labels(endpoint, str(status)).inc()
+        log.info("%s %s %d %.3f s", request.method, request.path, status, time.monotonic() - begun)
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse what comes from foreign pages or without a key."""
+    context = request.app[CONTEXT]
+    server = context.settings.server
+    host = request.headers.get("Host", "")
+    if not guard.host_is_allowed(host, server.host, server.allowed_hosts):
+        raise ApiError(
+            403, f"The Host {host!r} is not this server; add it to server.allowed_hosts if it is.", param="Host"
+        )
+    origin = request.headers.get("Origin")
+    if not guard.origin_is_allowed(origin, host, server.allowed_origins):
+        raise ApiError(403, f"Requests from pages of {origin} are refused; see server.allowed_origins.", param="Origin")
+    cors = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if origin in server.allowed_origins else {}
+    if cors and request.method == "OPTIONS":
+        headers = {"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": "*, Authorization"}
+        return web.Response(status=204, headers={**cors, **headers})
+    if context.api_keys and request.path not in guard.OPEN_PATHS:
+        sent = request.headers
+        if not guard.key_is_known(sent.get("Authorization"), sent.get("x-api-key"), context.api_keys):
+            raise ApiError(
+                401,
+                "A valid API key is needed, as a bearer token or in x-api-key.",
+                type="authentication_error",
+                code="invalid_api_key",
+            )
+    request["cors"] = cors
+    return await handler(request)
+
+
+async def _add_cors(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal handler: let allowed origins read the answer."""
+    response.headers.update(request.get("cors", {}))

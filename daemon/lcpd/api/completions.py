@@ -1,0 +1,117 @@
+"""POST /v1/completions: text in, text out, no template (https://platform.openai.com/docs/api-reference/completions)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from lcpd.api import requests as r
+from lcpd.api.bodies import CompletionBody
+from lcpd.api.context import CONTEXT
+from lcpd.api.errors import ApiError, bad_request
+from lcpd.api.stream import COMMENT, send_json, send_stream, sse
+from lcpd.api.turn import Usage, timings
+from lcpd.scheduler.generation import Begun, Done, Generation, Text
+
+Json = dict[str, Any]
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    """The route's handler."""
+    context = request.app[CONTEXT]
+    body, plain, _ = await r.read_body(request, CompletionBody)
+    r.check_model(context, body.model)
+    prompt = _prompt(body)
+    del plain["prompt"]
+    with r.api_errors("prompt"):
+        rendered = await context.chat.complete(prompt, msgspec.json.encode(plain))
+    generation = await r.submit(context, rendered, "prompt")
+    try:
+        reply = _Reply(context.model_id, generation)
+        if body.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
+            return await send_stream(request, reply.chunks(usage), lambda: COMMENT, lambda e: sse(e.openai()))
+        return await send_json(request, reply.whole(), ApiError.openai)
+    finally:
+        generation.close()
+
+
+def _prompt(body: CompletionBody) -> str | list[int]:
+    for name in ("suffix", "echo", "logprobs"):
+        if getattr(body, name):
+            raise bad_request(f"{name} is not offered.", name)
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return prompt
+    strings = [item for item in prompt if isinstance(item, str)]
+    if strings:
+        if len(prompt) > 1:
+            raise bad_request(
+                "One prompt a request: send a string, a list of one string or a list of tokens.", "prompt"
+            )
+        return strings[0]
+    return [item for item in prompt if isinstance(item, int)]
+
+
+class _Reply:
+    """One reply in OpenAI's shapes."""
+
+    def __init__(self, model: str, generation: Generation) -> None:
+        self._generation = generation
+        self._usage = Usage(len(generation.prompt.tokens))
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    async def whole(self) -> Json:
+        """The reply as one object."""
+        text = ""
+        async for piece, done in self._pieces():
+            text += piece
+            if done:
+                return {
+                    **self._head,
+                    "choices": [_choice(text, done)],
+                    "usage": self._usage.openai(),
+                    "timings": timings(self._usage, done),
+                }
+        raise AssertionError("a generation ends with Done or an error")
+
+    async def chunks(self, include_usage: bool) -> AsyncIterator[bytes]:
+        """The reply as server-sent events."""
+        async for piece, done in self._pieces():
+            chunk = {**self._head, "choices": [_choice(piece, done)]}
+            yield sse({**chunk, "timings": timings(self._usage, done)} if done else chunk)
+        if include_usage:
+            yield sse({**self._head, "choices": [], "usage": self._usage.openai()})
+        yield b"data: [DONE]\n\n"
+
+    async def _pieces(self) -> AsyncIterator[tuple[str, Done | None]]:
+        with r.api_errors("prompt"):
+            async for batch in self._generation.batches():
+                text, done = "", None
+                for event in batch:
+                    if isinstance(event, Begun):
+                        self._usage.cached = event.cached
+                    elif isinstance(event, Text):
+                        self._usage.generated += 1
+                        text += event.text
+                    elif isinstance(event, Done):
+                        self._usage.generated = event.generated
+                        text += event.text
+                        done = event
+                if text or done:
+                    yield text, done
+
+
+def _choice(text: str, done: Done | None) -> Json:
+    reason = None if done is None else "length" if done.reason == "length" else "stop"
+    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}

@@ -1,0 +1,33 @@
+"""What every route needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from lcpd.chat.client import ChatClient
+from lcpd.config import Settings
+from lcpd.engine.supervisor import Supervisor
+from lcpd.metrics import Metrics
+from lcpd.scheduler.dispatcher import Dispatcher
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of a running daemon, and what clients call its model."""
+
+    settings: Settings
+    supervisor: Supervisor
+    dispatcher: Dispatcher
+    chat: ChatClient
+    metrics: Metrics
+    model_id: str
+    model_names: frozenset[str]
+    """Every name that a request's `model` may have."""
+    created: int
+    """Unix seconds."""
+    api_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
+
+
+CONTEXT: web.AppKey[Context] = web.AppKey("context", Context)

@@ -1,0 +1,103 @@
+"""The one error vocabulary of the API, and its two spellings.
+
+The bodies are those that make agentic clients react sensibly (``docs/api.md``): a too long prompt, for instance, must
+be told in exactly these words for a client to compact its conversation instead of giving up.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass
+class ApiError(Exception):
+    """An error with an HTTP status; `param` names the field of the body that is to blame."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    anthropic_message: str | None = None
+    """Where Anthropic's clients look for other words."""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def openai(self) -> Json:
+        """The body for OpenAI-style routes."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def anthropic(self) -> Json:
+        """The body for Anthropic-style routes."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        message = self.anthropic_message or (f"{self.param}: {self.message}" if self.param else self.message)
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+# https://docs.anthropic.com/en/api/errors
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the body is at fault."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def too_long(prompt: int, limit: int, param: str) -> ApiError:
+    """400: a prompt of `prompt` tokens where `limit` fit."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {prompt} tokens. "
+        f"Please reduce the length of the {param}.",
+        param=param,
+        code="context_length_exceeded",
+        anthropic_message=f"prompt is too long: {prompt} tokens > {limit} maximum",
+    )
+
+
+def unknown_model(name: str, known: str) -> ApiError:
+    """404: the model is not served here."""
+    return ApiError(
+        404, f"The model {name!r} does not exist; this server runs {known!r}.", param="model", code="model_not_found"
+    )
+
+
+def unavailable(message: str, retry_after: int = 5) -> ApiError:
+    """503: the engine cannot run requests now."""
+    return ApiError(
+        503, message, type="server_error", code="engine_unavailable", headers={"Retry-After": str(retry_after)}
+    )
+
+
+def overloaded(message: str) -> ApiError:
+    """429: the queue is full."""
+    return ApiError(429, message, type="rate_limit_error", code="queue_full", headers={"Retry-After": "5"})
+
+
+def internal(message: str) -> ApiError:
+    """500: the request is fine, computing it went wrong."""
+    return ApiError(500, message, type="server_error", code="engine_error")
+
+
+_FIELDS = re.compile(
+    r"\b(response_format|json_schema|grammar|tool_choice|tools|stop|logit_bias|samplers|logprobs|top_logprobs|n_probs|"
+    r"chat_template_kwargs|reasoning_format|reasoning_effort|enable_thinking|continue_final_message)\b"
+)
+
+
+def blamed_field(message: str, default: str) -> str:
+    """The body's field that a refusal of llama.cpp talks about, or `default`."""
+    match = _FIELDS.search(message)
+    if match:
+        return match.group(1)
+    return "response_format" if "schema" in message.lower() else default

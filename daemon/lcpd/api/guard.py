@@ -1,0 +1,65 @@
+"""Who may ask: keys, and protection against web pages that try to reach a local server.
+
+A page that the user's browser shows can send requests to 127.0.0.1, or make a name of its own point there (DNS
+rebinding).  The Host check stops the second, the Origin and Content-Type checks the first.  Pure functions; the
+middleware is in :mod:`lcpd.api.app`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+OPEN_PATHS = ("/", "/health")
+"""Answered without a key."""
+
+
+def host_is_allowed(host: str, bind: str, allowed: Collection[str]) -> bool:
+    """Whether a Host header names this server: loopback, the bind address, any literal address, or an allowed name.
+
+    A literal address cannot be rebound, so it is always fine.
+    """
+    name = (urlsplit(f"//{host}").hostname or "").rstrip(".") if _parses(host) else ""
+    if not name:
+        return False
+    if name == "localhost" or name.endswith(".localhost") or name == bind.lower():
+        return True
+    if name in {a.lower() for a in allowed} or host.lower() in {a.lower() for a in allowed}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _parses(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").port is None or True
+    except ValueError:
+        return False
+
+
+def origin_is_allowed(origin: str | None, host: str, allowed: Collection[str]) -> bool:
+    """Whether a request may come from a page of this origin; no origin means no browser."""
+    if origin is None:
+        return True
+    return origin in allowed or origin.partition("://")[2] == host
+
+
+def key_is_known(authorization: str | None, x_api_key: str | None, keys: Collection[str]) -> bool:
+    """Whether the request carries one of the keys, as a bearer token or in x-api-key."""
+    scheme, _, token = (authorization or "").partition(" ")
+    given = [token.strip()] if scheme.lower() == "bearer" else []
+    given += [x_api_key] if x_api_key else []
+    # Every comparison runs, so that the time tells nothing.
+    matches = [hmac.compare_digest(g.encode(), key.encode()) for g in given for key in keys]
+    return any(matches)
+
+
+def read_keys(text: str) -> frozenset[str]:
+    """The keys of a key file: one a line, blank lines and lines with # ignored."""
+    lines = (line.strip() for line in text.splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))

@@ -1,0 +1,110 @@
+"""What the server is and how it does: models, health, version, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from lcpd import __version__
+from lcpd.api.context import CONTEXT, Context
+from lcpd.api.errors import unknown_model
+from lcpd.engine.supervisor import State
+
+Json = dict[str, Any]
+
+
+async def health(request: web.Request) -> web.Response:
+    """200 when a token can be generated, 503 with the reason until then."""
+    context = request.app[CONTEXT]
+    body = health_report(context)
+    return web.json_response(body, status=200 if body["status"] in ("ok", "degraded") else 503)
+
+
+def health_report(context: Context) -> Json:
+    """The state of the engine and the chat process, in one word and in detail."""
+    supervisor = context.supervisor
+    status = {State.READY: "ok", State.STARTING: "loading"}.get(supervisor.state, str(supervisor.state))
+    if status == "ok" and not context.chat.ready:
+        status = "degraded"
+    report: Json = {
+        "status": status,
+        "model": context.model_id,
+        "slots": {"total": len(context.dispatcher.slots), "busy": context.dispatcher.running},
+        "waiting": context.dispatcher.waiting,
+        "restarts": supervisor.restarts,
+        "chat": "ready" if context.chat.ready else "down",
+    }
+    if status == "loading":
+        report["progress"] = round(supervisor.progress, 3)
+    if status in ("restarting", "failed"):
+        report["reason"] = supervisor.reason
+    elif status == "degraded":
+        report["reason"] = (
+            "the decode loop makes no progress" if context.chat.ready else "the chat process is being restarted"
+        )
+    if supervisor.info:
+        report["engine"] = {
+            "description": supervisor.info.description,
+            "kind": supervisor.info.kind,
+            "layers": supervisor.info.devices,
+            "n_ctx": supervisor.info.n_ctx,
+            "n_batch": supervisor.info.n_batch,
+            "n_ubatch": supervisor.info.n_ubatch,
+            "threads": supervisor.info.threads,
+            "build": supervisor.info.build,
+            "system": supervisor.info.system,
+        }
+    return report
+
+
+async def models(request: web.Request) -> web.Response:
+    """The list of models, which is the one that runs."""
+    context = request.app[CONTEXT]
+    return web.json_response({"object": "list", "data": [_model(context)]})
+
+
+async def model(request: web.Request) -> web.Response:
+    """One model by its name."""
+    context = request.app[CONTEXT]
+    name = request.match_info["name"]
+    if name not in context.model_names:
+        raise unknown_model(name, context.model_id)
+    return web.json_response(_model(context))
+
+
+def _model(context: Context) -> Json:
+    entry: Json = {"id": context.model_id, "object": "model", "created": context.created, "owned_by": "lcpd"}
+    if info := context.supervisor.info:
+        # Clients look for the context's length under different names.
+        entry |= {
+            "context_length": info.n_ctx,
+            "max_model_len": info.n_ctx,
+            "meta": {
+                "n_ctx": info.n_ctx,
+                "n_ctx_train": info.n_ctx_train,
+                "n_vocab": info.n_vocab,
+                "n_embd": info.n_embd,
+                "n_params": info.n_params,
+                "size": info.size_bytes,
+            },
+        }
+    return entry
+
+
+async def version(request: web.Request) -> web.Response:
+    """Which lcpd and which llama.cpp."""
+    info = request.app[CONTEXT].supervisor.info
+    return web.json_response({"version": __version__, "llama_cpp": info.build if info else None})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """Prometheus exposition; OpenMetrics for those who ask for it."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return web.Response(body=encode(request.app[CONTEXT].metrics.registry), headers={"Content-Type": content_type})
+
+
+async def alive(_: web.Request) -> web.Response:
+    """HEAD and GET of the base URL: Claude Code asks whether somebody is there."""
+    return web.Response(text="lcpd\n")

@@ -1,0 +1,80 @@
+"""POST /v1/messages and /v1/messages/count_tokens (https://docs.anthropic.com/en/api/messages)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from lcpd.api import requests as r
+from lcpd.api.anthropic import Json, MessageStream, content_blocks, stop_reason
+from lcpd.api.bodies import MessagesBody
+from lcpd.api.context import CONTEXT
+from lcpd.api.errors import ApiError
+from lcpd.api.stream import send_json, send_stream, sse
+from lcpd.api.turn import Delta, Finished, Turn
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    """A reply in Anthropic's shapes, whole or as a stream."""
+    context = request.app[CONTEXT]
+    body, _, raw = await r.read_body(request, MessagesBody)
+    r.check_model(context, body.model)
+    with r.api_errors("messages"):
+        rendered = await context.chat.render("anthropic", raw)
+    turn = Turn.begin(context.chat, await r.submit(context, rendered, "messages"), rendered)
+    message_id = f"msg_{uuid.uuid4().hex}"
+    try:
+        if body.stream:
+            thinks = (body.thinking or {}).get("type") in ("enabled", "adaptive")
+            stream = MessageStream(message_id, context.model_id, turn.usage, thinks)
+            events = _events(turn, stream)
+            return await send_stream(
+                request, events, lambda: _wire(stream.heartbeat()), lambda e: sse(e.anthropic(), "error")
+            )
+        return await send_json(request, _whole(turn, message_id, context.model_id), ApiError.anthropic)
+    finally:
+        await turn.close()
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """How long the prompt would be; rendered and tokenised, never run."""
+    context = request.app[CONTEXT]
+    body, _, raw = await r.read_body(request, MessagesBody)
+    r.check_model(context, body.model)
+    with r.api_errors("messages"):
+        rendered = await context.chat.render("anthropic", raw)
+    return web.json_response({"input_tokens": len(rendered.tokens) // 4})
+
+
+async def _whole(turn: Turn, message_id: str, model: str) -> Json:
+    with r.api_errors("messages"):
+        async for event in turn.events():
+            if isinstance(event, Finished):
+                return {
+                    "id": message_id,
+                    "type": "message",
+                    "role": "assistant",
+                    "model": model,
+                    "content": content_blocks(event.message),
+                    "stop_reason": stop_reason(event),
+                    "stop_sequence": event.done.stop or None,
+                    "usage": turn.usage.anthropic(),
+                }
+    raise AssertionError("a turn ends with Finished or an error")
+
+
+async def _events(turn: Turn, stream: MessageStream) -> AsyncIterator[bytes]:
+    with r.api_errors("messages"):
+        async for event in turn.events():
+            if isinstance(event, Delta):
+                yield _wire(stream.delta(event.delta))
+            elif isinstance(event, Finished):
+                yield _wire(stream.finish(event))
+            else:
+                yield _wire(stream.start())
+
+
+def _wire(events: list[Json]) -> bytes:
+    return b"".join(sse(event, event["type"]) for event in events)

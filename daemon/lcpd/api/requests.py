@@ -1,0 +1,91 @@
+"""From a request's body to a running generation: the steps that all dialects share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aiohttp import web
+
+from lcpd.api.bodies import Body, parse
+from lcpd.api.context import CONTEXT, Context
+from lcpd.api.errors import (
+    ApiError,
+    bad_request,
+    blamed_field,
+    internal,
+    overloaded,
+    too_long,
+    unavailable,
+    unknown_model,
+)
+from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
+from lcpd.chat.protocol import Rendered
+from lcpd.engine.protocol import unpack
+from lcpd.scheduler.generation import EngineDied, EngineFailed, Generation, GenerationFailed, Prompt, QueueFull
+from lcpd.scheduler.slots import Span
+
+
+async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict[str, Any], bytes]:
+    """The checked body, the same as plain JSON, and its bytes.  Raises ApiError."""
+    if request.content_type != "application/json":
+        raise ApiError(415, "Content-Type must be application/json.", param="Content-Type")
+    data = await request.read()
+    body, plain = parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)
+    return body, plain, data
+
+
+def check_model(context: Context, name: str | None) -> None:
+    """Raises ApiError when a request names another model than the one that runs."""
+    if name is not None and name not in context.model_names:
+        raise unknown_model(name, context.model_id)
+
+
+@contextmanager
+def api_errors(default_field: str) -> Iterator[None]:
+    """Turn the errors of the chat process and the engine into ApiError.
+
+    `default_field` is blamed where llama.cpp's words do not name a field.
+    """
+    try:
+        yield
+    except ChatRefused as error:
+        raise bad_request(str(error), blamed_field(str(error), default_field)) from error
+    except ChatCrashed as error:
+        raise bad_request(
+            f"{error}. Make {default_field} (or the tools and schemas) smaller.", default_field
+        ) from error
+    except QueueFull as error:
+        raise overloaded(f"Too many requests: {error}") from error
+    except (ChatUnavailable, EngineFailed) as error:
+        raise unavailable(str(error), retry_after=30) from error
+    except EngineDied as error:
+        raise unavailable(f"{error}. Please send the request again.") from error
+    except GenerationFailed as error:
+        raise internal(str(error)) from error
+
+
+async def submit(context: Context, rendered: Rendered, field: str) -> Generation:
+    """Queue a rendered prompt, which fits the context and leaves room for a reply.
+
+    max_tokens is clamped to the room left, never a reason to refuse.  Waits while the model is loading.
+    `field` is the body's field that holds the prompt.  Raises ApiError.
+    """
+    tokens = unpack(rendered.tokens)
+    if not len(tokens):
+        raise bad_request("The prompt is empty.", field)
+    with api_errors(field):
+        info = await context.dispatcher.model_info()
+        room = info.n_ctx - len(tokens)
+        if room < 1:
+            raise too_long(len(tokens), info.n_ctx, field)
+        wanted = rendered.max_tokens
+        return context.dispatcher.submit(
+            Prompt(
+                tokens=tokens,
+                spans=tuple(Span(span.role, span.begin, span.length) for span in rendered.spans),
+                sampling=rendered.sampling,
+                max_tokens=min(wanted, room) if wanted > 0 else room,
+            )
+        )

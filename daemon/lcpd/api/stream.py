@@ -1,0 +1,141 @@
+"""Writing replies: server-sent events, and JSON that may take long; both with signs of life and a bound on waiting.
+
+A client hangs up when it hears nothing for some minutes, and a prefill on a modest box can take as long.  So headers
+go out at once and something follows at every interval (docs/api.md has what each client accepts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from lcpd.api.context import CONTEXT
+from lcpd.api.errors import ApiError, internal
+
+log = logging.getLogger(__name__)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+SSE_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    # Reverse proxies would otherwise collect the stream before passing it on.
+    "X-Accel-Buffering": "no",
+}
+COMMENT = b": still working\n\n"
+
+
+def sse(data: Any, event: str | None = None) -> bytes:
+    """One server-sent event with a JSON payload."""
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+async def with_heartbeats(
+    source: AsyncIterator[Item], interval: float, beat: Callable[[], Item]
+) -> AsyncIterator[Item]:
+    """The items of `source`, and `beat()` whenever none has come for `interval` seconds."""
+    following: asyncio.Future[Item] | None = None
+    try:
+        while True:
+            following = asyncio.ensure_future(_next(source))
+            while not (await asyncio.wait([following], timeout=interval))[0]:
+                yield beat()
+            try:
+                yield following.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if following and not following.done():
+            following.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await following
+
+
+async def _next(source: AsyncIterator[Item]) -> Item:
+    return await anext(source)
+
+
+async def send_stream(
+    request: web.Request,
+    source: AsyncIterator[bytes],
+    beat: Callable[[], bytes],
+    failed: Callable[[ApiError], bytes],
+) -> web.StreamResponse:
+    """Send `source` as server-sent events.  An ApiError in it is sent as `failed(error)` and ends the stream."""
+    settings = request.app[CONTEXT].settings.server
+    response = web.StreamResponse(headers=SSE_HEADERS)
+    await response.prepare(request)
+    write = _patient_writer(request, response, settings.client_timeout)
+    try:
+        async for data in with_heartbeats(source, settings.heartbeat_interval, beat):
+            await write(data)
+    except ApiError as error:
+        request["code"] = error.status
+        await write(failed(error))
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except Exception:
+        # The status is out already: the stream itself has to say that it went wrong.
+        log.exception("a stream failed")
+        request["code"] = 500
+        await write(failed(internal("An internal error ended this reply; the server's log has the details.")))
+    await response.write_eof()
+    return response
+
+
+async def send_json(
+    request: web.Request, result: Awaitable[Any], failed: Callable[[ApiError], Any]
+) -> web.StreamResponse:
+    """Send the JSON that `result` gives.
+
+    When that takes longer than a heartbeat interval, the status (200) and white space go out in advance, which JSON
+    allows before a value; an error that comes up later can then only be told in the body.
+    """
+    settings = request.app[CONTEXT].settings.server
+    task = asyncio.ensure_future(result)
+    try:
+        if (await asyncio.wait([task], timeout=settings.heartbeat_interval))[0]:
+            return web.json_response(body=msgspec.json.encode(await task))
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "X-Accel-Buffering": "no"})
+        await response.prepare(request)
+        write = _patient_writer(request, response, settings.client_timeout)
+        await write(b" ")
+        while not (await asyncio.wait([task], timeout=settings.heartbeat_interval))[0]:
+            await write(b" ")
+        try:
+            value = await task
+        except ApiError as error:
+            request["code"] = error.status
+            value = failed(error)
+        await write(msgspec.json.encode(value))
+        await response.write_eof()
+        return response
+    finally:
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def _patient_writer(
+    request: web.Request, response: web.StreamResponse, timeout: float
+) -> Callable[[bytes], Awaitable[None]]:
+    """Writes that give up a client which accepts nothing for `timeout` seconds."""
+
+    async def write(data: bytes) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await response.write(data)
+        except TimeoutError as error:
+            if request.transport:
+                request.transport.abort()
+            raise ConnectionResetError(f"the client read nothing for {timeout:g} s (server.client_timeout)") from error
+
+    return write

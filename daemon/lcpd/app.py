@@ -1,0 +1,188 @@
+"""The daemon: puts its parts together, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from lcpd import __version__, logs
+from lcpd.api.app import create_app
+from lcpd.api.context import Context
+from lcpd.api.guard import read_keys
+from lcpd.build import Build, require_active
+from lcpd.chat.client import ChatClient, ChatSettings, ChatUnavailable
+from lcpd.config import Settings
+from lcpd.engine import protocol as p
+from lcpd.engine.policy import RestartPolicy
+from lcpd.engine.supervisor import Supervisor, WorkerSettings
+from lcpd.engine.threads import free_cores
+from lcpd.metrics import Metrics
+from lcpd.models import resolve
+from lcpd.paths import dirs
+from lcpd.scheduler.dispatcher import Dispatcher
+
+log = logging.getLogger("lcpd")
+_DEFAULT_CTX_CAP = 32768
+"""Tokens; the context when none is configured: a model's full length could need more memory than there is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before the first process starts."""
+
+    settings: Settings
+    build: Build
+    model: Path
+    model_id: str
+    template: str | None
+    api_keys: frozenset[str]
+
+
+def run(settings: Settings) -> int:
+    """Run until SIGINT or SIGTERM; returns the exit status.
+
+    Raises BuildMissing, ModelMissing, BadReference or OSError (with the file's name) before anything is started.
+    """
+    logs.set_up(settings.log.level, settings.log.format)
+    plan = make_plan(settings)
+    return asyncio.run(_serve(plan))
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Find the build, the model and the files that the settings name."""
+    model = resolve(settings.model.ref, dirs())
+    is_file = settings.model.ref.endswith(".gguf")
+    template, keys = settings.model.chat_template_file, settings.server.api_key_file
+    return Plan(
+        settings=settings,
+        build=require_active(),
+        model=model,
+        model_id=settings.model.alias or (model.stem if is_file else settings.model.ref),
+        template=template.read_text() if template else None,
+        api_keys=read_keys(keys.read_text()) if keys else frozenset(),
+    )
+
+
+async def _serve(plan: Plan) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    server = plan.settings.server
+    async with AsyncExitStack() as stack:
+        context = await start_parts(plan, stack)
+        runner = web.AppRunner(
+            create_app(context),
+            access_log=None,
+            # A request whose client is gone is cancelled, which stops its computing.
+            handler_cancellation=True,
+            shutdown_timeout=server.drain_timeout,
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, server.host, server.port)
+        await site.start()
+        log.info("lcpd %s serves %s on %s", __version__, plan.model_id, _address(runner))
+        await stop.wait()
+        log.info("stopping: %d requests may finish within %g s", context.dispatcher.running, server.drain_timeout)
+    return 0
+
+
+async def start_parts(plan: Plan, stack: AsyncExitStack) -> Context:
+    """Start the engine and the chat process; `stack` stops them.  The engine loads in the background."""
+    settings = plan.settings
+    metrics = Metrics()
+    supervisor: Supervisor
+    dispatcher = Dispatcher(
+        model=plan.model_id,
+        slots=settings.model.slots,
+        checkpoints=settings.model.checkpoints,
+        queue_size=settings.server.queue_size,
+        send=lambda message: supervisor.send(message),
+        metrics=metrics,
+    )
+    supervisor = Supervisor(worker_settings(plan), dispatcher)
+    chat = ChatClient(
+        ChatSettings(
+            model=plan.model,
+            template=plan.template,
+            lib_dir=plan.build.lib_dir,
+            memory_limit=settings.chat.memory_limit,
+            call_timeout=settings.chat.call_timeout,
+        ),
+        on_restart=lambda _: metrics.chat_restarts.inc(),
+    )
+    stack.push_async_callback(supervisor.stop)
+    stack.push_async_callback(chat.stop)
+    supervisor.start()
+    try:
+        await chat.start()
+    except ChatUnavailable as error:
+        # The first request that needs it tries again; /health says so meanwhile.
+        log.error("%s", error)
+    return Context(
+        settings=settings,
+        supervisor=supervisor,
+        dispatcher=dispatcher,
+        chat=chat,
+        metrics=metrics,
+        model_id=plan.model_id,
+        model_names=frozenset({plan.model_id, settings.model.ref}),
+        created=int(time.time()),
+        api_keys=plan.api_keys,
+    )
+
+
+def worker_settings(plan: Plan) -> WorkerSettings:
+    """How this plan's worker is started and watched."""
+    model, engine = plan.settings.model, plan.settings.engine
+    return WorkerSettings(
+        load=p.Load(
+            model=plan.model_id,
+            path=str(plan.model),
+            context=p.ContextSettings(
+                n_ctx=model.ctx,
+                n_ctx_cap=_DEFAULT_CTX_CAP,
+                slots=model.slots,
+                n_batch=model.batch,
+                n_ubatch=model.ubatch,
+                threads=model.threads or free_cores(),
+                kv_type=model.kv,
+                flash_attn=model.flash_attn,
+                gpu_layers=-1 if model.gpu_layers == "auto" else model.gpu_layers,
+                tensor_split=list(model.tensor_split),
+                main_gpu=model.main_gpu,
+                mmap=model.mmap,
+                mlock=model.mlock,
+            ),
+        ),
+        environment={
+            "LLAMA_CPP_LIB_PATH": str(plan.build.lib_dir),
+            # Otherwise an abort in ggml starts a debugger on the process before it ends.
+            "GGML_NO_BACKTRACE": "1",
+        },
+        start_timeout=engine.start_timeout,
+        load_timeout=engine.load_timeout,
+        heartbeat_timeout=engine.heartbeat_timeout,
+        stop_timeout=engine.stop_timeout,
+        restart=RestartPolicy(
+            backoff=engine.restart_backoff,
+            backoff_max=engine.restart_backoff_max,
+            crash_limit=engine.crash_limit,
+            crash_window=engine.crash_window,
+        ),
+        log_lines=engine.log_lines,
+        echo_log=plan.settings.log.level == "debug",
+    )
+
+
+def _address(runner: web.AppRunner) -> str:
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,303 @@
+"""The daemon's half of the chat process: calls with a deadline, and a process that is replaced when it fails.
+
+The process answers one call after the other, so the oldest unanswered call is the one it works on:
+
+    what happens                        the oldest call             the calls behind it
+    ------------                        ---------------             -------------------
+    the process dies                    sent once more to a new     sent to the new process
+                                        process; dies again:
+                                        ChatCrashed
+    no answer within the deadline       the process is killed;      sent to the new process
+                                        ChatCrashed
+    the process cannot be started       ChatUnavailable             ChatUnavailable
+
+Reply parsers live in the process, so the client keeps each one's text and replays it after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from lcpd.chat import protocol as p
+from lcpd.ipc.channel import ChannelClosed, DaemonChannel
+from lcpd.ipc.child import Child, describe_exit, spawn
+from lcpd.ipc.handshake import VERSION, Hello, Refused
+
+log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer", bound=p.Message)
+_START_TIMEOUT = 120.0
+"""Seconds for a large vocabulary on a slow disk."""
+
+
+class ChatRefused(ValueError):
+    """The request cannot be rendered, tokenised or parsed; the text says why."""
+
+
+class ChatCrashed(RuntimeError):
+    """Working on this very request killed the chat process or took too long."""
+
+
+class ChatUnavailable(RuntimeError):
+    """There is no chat process and none can be started."""
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How to run the chat process."""
+
+    model: Path
+    template: str | None
+    lib_dir: Path
+    memory_limit: int
+    """Bytes on top of what the process needs when idle."""
+    call_timeout: float
+    """Seconds of work on one call."""
+    command: tuple[str, ...] = (sys.executable, "-m", "lcpd.chat.service")
+
+
+@dataclass
+class _Pending:
+    """A call without its answer."""
+
+    message: p.ToChat
+    answer: asyncio.Future[p.FromChat]
+    deaths: int = 0
+
+
+@dataclass
+class Reply:
+    """A reply parser in the chat process, which can be rebuilt from this."""
+
+    id: int
+    fields: bytes
+    text: str = ""
+    """What was pushed so far."""
+    process: int = 0
+    """The generation of the process that holds the parser; 0: none."""
+
+
+@dataclass
+class _Process:
+    child: Child
+    channel: DaemonChannel[p.FromChat]
+    generation: int
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    """In the order they were sent: the first is being worked on."""
+
+
+class ChatClient:
+    """One model's chat process.  `start` it, then call; `stop` ends it."""
+
+    def __init__(self, settings: ChatSettings, on_restart: Callable[[str], None] = lambda reason: None) -> None:
+        self._settings = settings
+        self._on_restart = on_restart
+        self._ids = itertools.count(1)
+        self._generations = itertools.count(1)
+        self._process: _Process | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._starting = asyncio.Lock()
+        self._stopped = False
+        self.info: dict[str, Any] = {}
+        """The template's facts, from the process: ``caps``, ``supports_thinking``, ``source``..."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a process is up."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, for tests and the admin view."""
+        return self._process.child.process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the process; raises ChatUnavailable with the reason."""
+        async with self._starting:
+            if self._process is None and not self._stopped:
+                self._process = await self._spawn()
+
+    async def stop(self) -> None:
+        """End the process; calls in flight raise ChatUnavailable."""
+        self._stopped = True
+        if process := self._process:
+            self._process = None
+            process.channel.close()
+            await process.child.stop(grace=2)
+            _fail_all(process, ChatUnavailable("the chat process was stopped"))
+        for task in list(self._tasks):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    # ---- calls -----------------------------------------------------------------------------------------
+
+    async def render(self, dialect: p.Dialect, body: bytes) -> p.Rendered:
+        """A chat body as tokens and fields."""
+        return await self._call(p.Render(next(self._ids), dialect, body), p.Rendered)
+
+    async def complete(self, prompt: str | list[int], body: bytes) -> p.Rendered:
+        """A text completion's prompt as tokens, its fields checked."""
+        return await self._call(p.Complete(next(self._ids), prompt, body), p.Rendered)
+
+    async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> bytes:
+        """A text's tokens, packed."""
+        call = p.Tokenize(next(self._ids), text, add_special, parse_special)
+        return (await self._call(call, p.Tokenized)).tokens
+
+    def open_reply(self, fields: bytes) -> Reply:
+        """A parser for one reply to a request with these fields (of `Rendered`)."""
+        return Reply(next(self._ids), fields)
+
+    async def push(self, reply: Reply, text: str, final: bool) -> tuple[list[Any], dict[str, Any] | None]:
+        """Add text to a reply; returns the new deltas and, when final, the whole message."""
+        await self.start()
+        generation = self._process.generation if self._process else 0
+        if reply.process and reply.process != generation:
+            # The parser died with its process: replay what it knew, whose deltas were delivered already.
+            again = p.Push(next(self._ids), reply.id, reply.text, False, reply.fields)
+            await self._call(again, p.Deltas)
+        fields = None if reply.process else reply.fields
+        reply.process = generation
+        answer = await self._call(p.Push(next(self._ids), reply.id, text, final, fields), p.Deltas)
+        reply.text += text
+        message = msgspec.json.decode(answer.message) if answer.message is not None else None
+        return msgspec.json.decode(answer.deltas), message
+
+    async def close_reply(self, reply: Reply) -> None:
+        """Drop a reply's parser before its final push."""
+        if self._process and reply.process == self._process.generation:
+            with suppress(ChatCrashed, ChatUnavailable):
+                await self._call(p.Close(next(self._ids), reply.id), p.Closed)
+
+    async def _call(self, message: p.ToChat, kind: type[_Answer]) -> _Answer:
+        await self.start()
+        process = self._process
+        if process is None:
+            raise ChatUnavailable("the chat process is stopped")
+        pending = _Pending(message, asyncio.get_running_loop().create_future())
+        self._send(process, pending)
+        answer = await pending.answer
+        if isinstance(answer, p.Problem):
+            raise ChatRefused(answer.message)
+        if not isinstance(answer, kind):
+            raise ChatUnavailable(f"the chat process answered {type(answer).__name__} to {type(message).__name__}")
+        return answer
+
+    # ---- the process -----------------------------------------------------------------------------------
+
+    def _send(self, process: _Process, pending: _Pending) -> None:
+        process.pending[pending.message.call] = pending
+        if len(process.pending) == 1:
+            self._arm_deadline(process)
+        # A closed channel is noticed by the reader, which sends all pending calls again.
+        with suppress(ChannelClosed):
+            process.channel.send(pending.message)
+
+    def _arm_deadline(self, process: _Process) -> None:
+        """The oldest call has just become the one that is worked on."""
+        if self._deadline:
+            self._deadline.cancel()
+        self._deadline = None
+        if process.pending:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._settings.call_timeout, self._on_deadline, process)
+
+    def _on_deadline(self, process: _Process) -> None:
+        if oldest := next(iter(process.pending.values()), None):
+            seconds = self._settings.call_timeout
+            _fail(oldest, ChatCrashed(f"rendering or parsing took more than {seconds:g} s (chat.call_timeout)"))
+            del process.pending[oldest.message.call]
+        process.child.process.kill()
+
+    async def _spawn(self) -> _Process:
+        s = self._settings
+        child = await spawn(
+            list(s.command), {**os.environ, "LLAMA_CPP_LIB_PATH": str(s.lib_dir), "OMP_NUM_THREADS": "1"}, 50
+        )
+        channel: DaemonChannel[Any] = await DaemonChannel.open(
+            child.sock,
+            p.FromChat | Hello | Refused,  # type: ignore[arg-type]
+        )
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                channel.send(Hello(VERSION, "chat"))
+                hello = await channel.receive()
+                if not isinstance(hello, Hello):
+                    raise ChatUnavailable(getattr(hello, "reason", f"the chat process said {hello!r}"))
+                channel.send(p.Open(0, str(s.model), s.template, s.memory_limit))
+                opened = await channel.receive()
+            if not isinstance(opened, p.Opened):
+                raise ChatUnavailable(getattr(opened, "message", f"the chat process said {opened!r}"))
+        except BaseException as error:
+            channel.close()
+            status = await child.kill()
+            if isinstance(error, ChannelClosed | TimeoutError):
+                tail = "\n".join(child.log) or "it wrote nothing"
+                reason = "did not start in time" if isinstance(error, TimeoutError) else describe_exit(status)
+                raise ChatUnavailable(f"the chat process {reason}: {tail}") from error
+            raise
+        self.info = msgspec.json.decode(opened.info)
+        process = _Process(child, channel, next(self._generations))
+        task = asyncio.create_task(self._read(process))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return process
+
+    async def _read(self, process: _Process) -> None:
+        """Deliver answers until the process dies; then start another one and send it what is left."""
+        try:
+            while True:
+                answer = await process.channel.receive()
+                pending = process.pending.pop(answer.call, None)
+                self._arm_deadline(process)
+                if pending and not pending.answer.done():
+                    pending.answer.set_result(answer)
+        except (ChannelClosed, msgspec.DecodeError) as error:
+            if self._process is not process:
+                return
+            self._process = None
+            process.channel.close()
+            status = await process.child.kill()
+            reason = describe_exit(status) if isinstance(error, ChannelClosed) else f"spoke nonsense: {error}"
+            log.warning("the chat process %s", reason)
+            self._on_restart(reason)
+            await self._recover(process)
+
+    async def _recover(self, dead: _Process) -> None:
+        calls = list(dead.pending.values())
+        if calls and calls[0].deaths:
+            _fail(calls.pop(0), ChatCrashed("rendering or parsing this request kills the chat process"))
+        elif calls:
+            calls[0].deaths += 1
+        try:
+            await self.start()
+        except ChatUnavailable as error:
+            for pending in calls:
+                _fail(pending, error)
+            log.error("%s", error)
+            return
+        for pending in calls:
+            if self._process and not pending.answer.done():
+                self._send(self._process, pending)
+
+
+def _fail(pending: _Pending, error: Exception) -> None:
+    if not pending.answer.done():
+        pending.answer.set_exception(error)
+
+
+def _fail_all(process: _Process, error: Exception) -> None:
+    for pending in process.pending.values():
+        _fail(pending, error)

@@ -1,0 +1,148 @@
+"""Messages between the daemon and the chat process.
+
+Every call has an id and gets exactly one answer with that id, in order: the answer of the call's kind, or Problem.
+JSON travels as bytes; token arrays as in :mod:`lcpd.engine.protocol`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Dialect = Literal["chat", "responses", "anthropic"]
+
+
+class Message(msgspec.Struct, tag_field="type", frozen=True):
+    """Base of all messages."""
+
+
+# ---- calls -----------------------------------------------------------------------------------------------
+
+
+class Open(Message, frozen=True, tag="open"):
+    """The first call: load the vocabulary and the template.  Answered by Opened."""
+
+    call: int
+    path: str
+    template: str | None
+    """Overrides the model's own."""
+    memory_limit: int
+    """Bytes of address space that the process may add to what it has once it is ready."""
+
+
+class Render(Message, frozen=True, tag="render"):
+    """Render and tokenise a chat body.  Answered by Rendered."""
+
+    call: int
+    dialect: Dialect
+    body: bytes
+
+
+class Complete(Message, frozen=True, tag="complete"):
+    """Tokenise a text completion's prompt and check its fields.  Answered by Rendered."""
+
+    call: int
+    prompt: str | list[int]
+    """Text, or tokens."""
+    body: bytes
+
+
+class Tokenize(Message, frozen=True, tag="tokenize"):
+    """Tokens of a text.  Answered by Tokenized."""
+
+    call: int
+    text: str
+    add_special: bool
+    parse_special: bool
+
+
+class Push(Message, frozen=True, tag="push"):
+    """Add text to the reply parser `stream`.  Answered by Deltas.
+
+    `fields` opens the parser, or opens it anew; a final push closes it.
+    """
+
+    call: int
+    stream: int
+    text: str
+    final: bool
+    fields: bytes | None
+
+
+class Close(Message, frozen=True, tag="close"):
+    """Drop the reply parser `stream`, if it is open.  Answered by Closed."""
+
+    call: int
+    stream: int
+
+
+ToChat = Open | Render | Complete | Tokenize | Push | Close
+
+# ---- answers ---------------------------------------------------------------------------------------------
+
+
+class Opened(Message, frozen=True, tag="opened"):
+    """The chat process is ready."""
+
+    call: int
+    info: bytes
+    """JSON: the template's ``caps``, ``supports_thinking``, ``explicit`` and ``source``."""
+    n_vocab: int
+
+
+class Span(msgspec.Struct, array_like=True, frozen=True):
+    """One message of a rendered prompt, in tokens."""
+
+    role: str
+    begin: int
+    length: int
+
+
+class Rendered(Message, frozen=True, tag="rendered"):
+    """A prompt, ready to run."""
+
+    call: int
+    tokens: bytes
+    spans: list[Span]
+    fields: bytes
+    """JSON for the reply parser (Push)."""
+    sampling: bytes
+    """JSON for the engine: `fields` without what only the parser needs."""
+    max_tokens: int
+    """As the request asked; -1 where it did not."""
+    reused_tokens: int
+    """How many tokens came from the memo of earlier prompts instead of being tokenised again."""
+
+
+class Tokenized(Message, frozen=True, tag="tokenized"):
+    """A text's tokens."""
+
+    call: int
+    tokens: bytes
+
+
+class Deltas(Message, frozen=True, tag="deltas"):
+    """What a push added to the reply."""
+
+    call: int
+    deltas: bytes
+    """JSON list of OpenAI chat deltas."""
+    message: bytes | None
+    """JSON of the whole message, after a final push."""
+
+
+class Closed(Message, frozen=True, tag="closed"):
+    """The parser is gone."""
+
+    call: int
+
+
+class Problem(Message, frozen=True, tag="problem"):
+    """The call was refused; the process is well."""
+
+    call: int
+    message: str
+
+
+FromChat = Opened | Rendered | Tokenized | Deltas | Closed | Problem

@@ -1,0 +1,179 @@
+"""The chat process: ``python -m lcpd.chat.service PARENT_PID FD``.
+
+Holds a model's vocabulary and template, no weights.  Answers one call after the other, in order, so that the daemon
+knows which call a crash or a time-out belongs to.  Started by :mod:`lcpd.chat.client`, never by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from lcpd.chat import protocol as p
+from lcpd.chat.memo import TokenMemo
+from lcpd.chat.parser import ReplyParser
+from lcpd.engine.protocol import pack
+from lcpd.ipc.channel import ChannelClosed, ChildChannel
+from lcpd.ipc.child import child_socket
+from lcpd.ipc.handshake import Refused, answer
+from lcpd.native import bridge
+from lcpd.native.log import LogCapture
+from lcpd.native.model import Model, ModelError, Tokens
+
+Channel = ChildChannel[p.ToChat]
+_PARSER_ONLY = ("chat_parser", "message_delimiters")
+"""Fields that the engine has no use for; the parser's description can be 100 KB."""
+# llama.h, LLAMA_TOKEN_ATTR_*: the tokeniser cuts the text at control and user-defined tokens first of all.
+_ATTR_CUTS = 1 << 3 | 1 << 4
+_ATTR_LSTRIP = 1 << 7
+
+
+class Service:
+    """Answers calls about one model."""
+
+    def __init__(self, call: p.Open, log: LogCapture) -> None:
+        """Raises ModelError or BridgeError when the model or its template is of no use."""
+        self._model = Model(Path(call.path), log)
+        self._params = bridge.Params("--jinja")
+        self._chat = bridge.Chat(self._params, self._model.handle, call.template)
+        self._parsers: dict[int, ReplyParser] = {}
+        self._memo = TokenMemo(self._tokenize_prompt, self._border_tokens())
+
+    def opened(self, call: int) -> p.Opened:
+        """The answer to Open."""
+        return p.Opened(call, msgspec.json.encode(self._chat.info()), self._model.n_vocab)
+
+    def answer(self, call: p.ToChat) -> p.FromChat:
+        """The answer to any later call; refusals are Problem."""
+        try:
+            return self._answer(call)
+        except (bridge.BridgeError, ModelError) as error:
+            return p.Problem(call.call, str(error))
+
+    def _answer(self, call: p.ToChat) -> p.FromChat:
+        match call:
+            case p.Render():
+                body = call.body if call.dialect == "chat" else bridge.convert(call.dialect, call.body)
+                fields = self._chat.apply(body)
+                return self._rendered(call.call, fields.pop("prompt"), fields)
+            case p.Complete():
+                return self._rendered(call.call, call.prompt, msgspec.json.decode(call.body))
+            case p.Tokenize():
+                tokens = self._model.tokenize(call.text, call.add_special, call.parse_special)
+                return p.Tokenized(call.call, pack(tokens))
+            case p.Push():
+                return self._push(call)
+            case p.Close():
+                self._parsers.pop(call.stream, None)
+                return p.Closed(call.call)
+            case p.Open():
+                return p.Problem(call.call, "a chat process holds one model")
+
+    def _rendered(self, call: int, prompt: str | list[int], fields: dict[str, Any]) -> p.Rendered:
+        data = msgspec.json.encode(fields)
+        request = bridge.Request(self._params, self._model.handle, data)
+        # A grammar that does not compile is found here, where it can do no harm, and not in the engine.
+        bridge.Sampler(request, self._model.handle).close()
+        tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
+        return p.Rendered(
+            call=call,
+            tokens=pack(tokens),
+            spans=[p.Span(*span) for span in request.spans(tokens)],
+            fields=data,
+            sampling=msgspec.json.encode({k: v for k, v in fields.items() if k not in _PARSER_ONLY}),
+            max_tokens=request.info()["n_predict"],
+            reused_tokens=reused,
+        )
+
+    def _checked(self, prompt: list[int]) -> Tokens:
+        for token in prompt:
+            if not 0 <= token < self._model.n_vocab:
+                raise ModelError(f"token {token} is outside the vocabulary of {self._model.n_vocab}")
+        return np.array(prompt, np.int32)
+
+    def _push(self, call: p.Push) -> p.FromChat:
+        if call.fields is not None:
+            self._parsers[call.stream] = ReplyParser(bridge.Request(self._params, self._model.handle, call.fields))
+        parser = self._parsers.get(call.stream)
+        if parser is None:
+            return p.Problem(call.call, f"reply {call.stream} is not open")
+        deltas, message = parser.push(call.text, call.final)
+        if call.final:
+            del self._parsers[call.stream]
+        return p.Deltas(
+            call.call, msgspec.json.encode(deltas), None if message is None else msgspec.json.encode(message)
+        )
+
+    def _tokenize_prompt(self, text: str, at_start: bool) -> Tokens:
+        return self._model.tokenize(text, add_special=at_start, parse_special=True)
+
+    def _border_tokens(self) -> dict[int, str]:
+        """Special tokens at which a prompt can be cut without changing the tokens on either side."""
+        import llama_cpp.llama_cpp as llama
+
+        if llama.llama_vocab_get_add_eos(self._model.vocab):
+            return {}  # the end of a whole prompt would get an extra token that the end of a part does not
+        texts = {}
+        for token in range(self._model.n_vocab):
+            attributes = llama.llama_vocab_get_attr(self._model.vocab, token)
+            if attributes & _ATTR_CUTS and not attributes & _ATTR_LSTRIP:
+                texts[token] = self._model.piece(token, special=True).decode("utf-8", "replace")
+        every = "\0".join(texts.values())
+        # A token whose text lies inside another's could turn out to be part of that one as the text goes on.
+        return {token: text for token, text in texts.items() if text and every.count(text) == 1}
+
+
+def main() -> int:
+    """Run until the daemon closes the channel; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel: Channel = ChildChannel(child_socket(sys.argv), p.ToChat)  # type: ignore[arg-type]
+    try:
+        reply = answer(channel.receive_raw(timeout=None) or b"", "chat", os.getpid())
+        channel.send(reply)
+        if isinstance(reply, Refused):
+            return 3
+        return _serve(channel)
+    except ChannelClosed:
+        return 0
+
+
+def _serve(channel: Channel) -> int:
+    import llama_cpp.llama_cpp as llama
+
+    log = LogCapture()
+    bridge.set_log_verbosity(0)
+    llama.llama_backend_init()
+    call = channel.receive(timeout=None)
+    if not isinstance(call, p.Open):
+        raise RuntimeError(f"the first call must be open, not {call!r}")
+    try:
+        service = Service(call, log)
+    except (ModelError, bridge.BridgeError) as error:
+        channel.send(p.Problem(call.call, str(error)))
+        return 4
+    channel.send(service.opened(call.call))
+    _limit_memory(call.memory_limit)
+    while True:
+        request = channel.receive(timeout=None)
+        if request is not None:
+            channel.send(service.answer(request))
+
+
+def _limit_memory(more: int) -> None:
+    """Let the address space grow by `more` bytes and no further; allocations beyond fail."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # A core dump of a process that is expected to die now and then would only fill the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

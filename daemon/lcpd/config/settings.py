@@ -1,0 +1,308 @@
+"""Every setting of lcpd: its name, type, unit, bounds, default and meaning.
+
+The example file, the JSON schema and ``lcpd config show`` are generated from these models, so a setting is
+described here and nowhere else.  ``Settings()`` is the defaults; ``lcpd.config.load`` adds the other sources.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core.core_schema import ValidationInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from lcpd.config.sizes import LARGEST, Size
+
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+Switch = Literal["auto", "on", "off"]
+
+UNQUANTISED_KV: tuple[KvType, ...] = ("f32", "f16", "bf16")
+
+
+def _split_commas(value: object) -> object:
+    """The environment has only strings: ``a,b`` is a list there."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _expand_user(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        # Validators report mistakes as ValueError; this is `~somebody` without such a user.
+        raise ValueError(f"must be a path: {error}") from None
+
+
+StringList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+FloatList = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split_commas)]
+UserPath = Annotated[Path, AfterValidator(_expand_user)]
+Seconds = Annotated[float, Field(gt=0, le=86400, json_schema_extra={"unit": "seconds"})]
+
+
+def size_field(default: int, *, low: int = 0, high: int = LARGEST, description: str) -> Any:
+    """A field for a ``Size`` in bytes, its bounds in the schema too (pydantic leaves them out there)."""
+    bounds: dict[str, JsonValue] = {"minimum": low, "maximum": high}
+    return Field(default=default, ge=low, le=high, json_schema_extra=bounds, description=description)
+
+
+class Section(BaseModel):
+    """What the sections have in common: they are frozen and refuse keys they do not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_not_a_number(cls, value: object, info: ValidationInfo) -> object:
+        # Pydantic reads true as 1, which would turn `slots = true` into one slot.
+        field = cls.model_fields[str(info.field_name)]
+        if isinstance(value, bool) and field.annotation is not bool:
+            raise ValueError("must not be true or false")
+        return value
+
+
+class ServerSettings(Section):
+    """The HTTP server."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(default=8080, ge=0, le=65535, description="TCP port to listen on; 0 = any free port.")
+    api_key_file: UserPath | None = Field(
+        default=None,
+        examples=["/etc/lcpd/api-keys"],
+        description="File with the API keys that clients must send, one a line. Unset: no key is asked for.",
+    )
+    allowed_hosts: StringList = Field(
+        default=(),
+        description="Values of the Host header to accept besides the loopback names and the bind address.",
+    )
+    allowed_origins: StringList = Field(
+        default=(),
+        description="Values of the Origin header (of browsers) to accept. Empty: none.",
+    )
+    max_body: Size = size_field(64 * 2**20, low=1024, high=2**40, description="Largest request body.")
+    heartbeat_interval: Seconds = Field(
+        default=5.0,
+        description="Time between the signs of life sent on a stream while there is no token to send.",
+    )
+    drain_timeout: Annotated[float, Field(ge=0, le=86400, json_schema_extra={"unit": "seconds"})] = Field(
+        default=30.0, description="Time that running requests get to finish when the daemon is told to stop."
+    )
+    client_timeout: Seconds = Field(
+        default=60.0,
+        description="Time a client may take to send its request, or to accept data, before it is dropped.",
+    )
+    queue_size: int = Field(
+        default=64, ge=1, le=65536, description="Requests that may wait for a slot; further ones are refused."
+    )
+
+
+class ModelSettings(Section):
+    """The model and the context it runs in."""
+
+    ref: str = Field(
+        default="demo:hybrid",
+        min_length=1,
+        description="The model: a path to a .gguf file, demo:hybrid, demo:smollm2 or hf:OWNER/REPO[:QUANT].",
+    )
+    alias: str | None = Field(
+        default=None,
+        examples=["local"],
+        min_length=1,
+        description="Name to show to clients. Unset: derived from the model.",
+    )
+    ctx: int = Field(
+        default=0,
+        ge=0,
+        le=2**24,
+        json_schema_extra={"unit": "tokens"},
+        description="Context length. 0 = the model's own limit, but at most 32768.",
+    )
+    slots: int = Field(default=4, ge=1, le=64, description="Sequences that can run at once.")
+    kv: KvType = Field(
+        default="f16",
+        description="Type of the KV cache, used for K and V. The quantised ones need flash attention.",
+    )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="CPU threads to compute with. 0 = the physical cores free to this process, at least 1.",
+    )
+    gpu_layers: Annotated[int, Field(ge=0, le=9999)] | Literal["auto"] = Field(
+        default="auto", description="Layers to put on the GPU. auto = as many as fit."
+    )
+    flash_attn: Switch = Field(default="auto", description="Flash attention. auto = where the backend supports it.")
+    batch: int = Field(
+        default=2048,
+        ge=1,
+        le=2**20,
+        json_schema_extra={"unit": "tokens"},
+        description="Tokens passed to one decode call at most.",
+    )
+    ubatch: int = Field(
+        default=512,
+        ge=1,
+        le=2**20,
+        json_schema_extra={"unit": "tokens"},
+        description="Tokens computed together on the device at most; no more than batch.",
+    )
+    tensor_split: FloatList = Field(
+        default=(),
+        description="Share of the model for each GPU, as proportions. Empty: by their free memory.",
+    )
+    main_gpu: int = Field(default=0, ge=0, le=63, description="GPU for what is not split.")
+    mmap: bool = Field(default=True, description="Map the model file instead of reading it.")
+    mlock: bool = Field(default=False, description="Keep the model's pages from being swapped out.")
+    chat_template_file: UserPath | None = Field(
+        default=None,
+        examples=["/etc/lcpd/template.jinja"],
+        description="Jinja chat template to use. Unset: the model's own.",
+    )
+    checkpoints: int = Field(
+        default=8,
+        ge=0,
+        le=1024,
+        description="Checkpoints kept per slot on recurrent and sliding-window models; 0 = none.",
+    )
+
+    @field_validator("flash_attn")
+    @classmethod
+    def _quantised_kv_needs_flash_attention(cls, value: str, info: ValidationInfo) -> str:
+        kv = info.data.get("kv", "f16")
+        if value == "off" and kv not in UNQUANTISED_KV:
+            raise ValueError(f"must not be off with model.kv = {kv!r}: a quantised V cache needs it")
+        return value
+
+    @field_validator("ubatch")
+    @classmethod
+    def _a_micro_batch_fits_the_batch(cls, value: int, info: ValidationInfo) -> int:
+        batch = info.data.get("batch", value)
+        if value > batch:
+            raise ValueError(f"must not be more than model.batch = {batch}")
+        return value
+
+
+class EngineSettings(Section):
+    """How the worker process is watched, stopped and restarted."""
+
+    start_timeout: Seconds = Field(default=30.0, description="Time from the start of the process to its greeting.")
+    load_timeout: Seconds = Field(default=900.0, description="Time to load the model.")
+    heartbeat_timeout: Seconds = Field(
+        default=60.0,
+        description="Time without progress of the decode loop, while it has work, before it is killed.",
+    )
+    stop_timeout: Seconds = Field(default=10.0, description="Time from SIGTERM to SIGKILL.")
+    restart_backoff: Seconds = Field(default=0.5, description="Wait before the first restart; doubled for each more.")
+    restart_backoff_max: Seconds = Field(
+        default=30.0, description="Longest wait before a restart; not less than restart_backoff."
+    )
+    crash_limit: int = Field(
+        default=5, ge=1, le=1000, description="Crashes within crash_window after which no restart is tried."
+    )
+    crash_window: Seconds = Field(default=120.0, description="Time over which crashes are counted.")
+    log_lines: int = Field(
+        default=200, ge=1, le=100000, description="Last lines of the worker's log kept for error messages."
+    )
+
+    @field_validator("restart_backoff_max")
+    @classmethod
+    def _the_longest_wait_is_not_shorter_than_the_first(cls, value: float, info: ValidationInfo) -> float:
+        first = info.data.get("restart_backoff", value)
+        if value < first:
+            raise ValueError(f"must not be less than engine.restart_backoff = {first}")
+        return value
+
+
+class ChatSettings(Section):
+    """Limits of the chat process (templates, grammars, parsing, tokenising)."""
+
+    memory_limit: Size = size_field(
+        4 * 2**30,
+        low=64 * 2**20,
+        description="Address space that the process may use beyond its start.",
+    )
+    call_timeout: Seconds = Field(default=20.0, description="Time that one call may take before it is given up.")
+    max_json_depth: int = Field(
+        default=200, ge=8, le=1000, description="Deepest nesting of JSON accepted in a request."
+    )
+
+
+class CacheSettings(Section):
+    """The prompt cache.  Reserved: accepted and shown, but not used yet."""
+
+    ram: Size = size_field(
+        8 * 2**30,
+        description="Reserved for the prompt cache, accepted but not used yet: the memory it may use.",
+    )
+    dir: UserPath | None = Field(
+        default=None,
+        examples=["/var/cache/lcpd/prompts"],
+        description="Reserved for the prompt cache, accepted but not used yet: the folder of its disk tier."
+        " Unset: prompts in lcpd's cache folder.",
+    )
+    disk: Size = size_field(
+        0,
+        description="Reserved for the prompt cache, accepted but not used yet: the disk space it may use.",
+    )
+
+
+class LogSettings(Section):
+    """Logging."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level to log.")
+    format: Literal["text", "json"] = Field(default="text", description="text for people, json for log collectors.")
+
+
+class Settings(BaseSettings):
+    """All settings.  ``Settings()`` reads no file and no environment: it is the defaults."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix="LCPD_",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        enable_decoding=False,
+    )
+
+    server: ServerSettings = ServerSettings()
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    chat: ChatSettings = ChatSettings()
+    cache: CacheSettings = CacheSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the given values: the loader merges the sources itself, to know where each value came from."""
+        return (init_settings,)
+
+
+def sections() -> dict[str, type[Section]]:
+    """The section classes by name, in the order of the file."""
+    found: dict[str, type[Section]] = {}
+    for name, field in Settings.model_fields.items():
+        assert isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        found[name] = field.annotation
+    return found
+
+
+def leaves() -> dict[str, FieldInfo]:
+    """Every setting by its full name ``section.key``, in the order of the file."""
+    return {
+        f"{section}.{key}": field for section, model in sections().items() for key, field in model.model_fields.items()
+    }
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """The value of the setting with the full name ``section.key``."""
+    section, key = name.split(".")
+    return getattr(getattr(settings, section), key)

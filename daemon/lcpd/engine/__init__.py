@@ -1,0 +1,1 @@
+"""The engine: a worker process that runs the model, and the daemon's half that watches and commands it."""

@@ -1,0 +1,164 @@
+"""The worker process: ``python -m lcpd.engine.worker PARENT_PID FD``.
+
+Holds one model and one context, and runs the decode loop.  While sequences run it looks for commands between
+batches; while idle it waits for them.  Started by :mod:`lcpd.engine.supervisor`, never by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lcpd.engine import protocol as p
+from lcpd.engine.loop import DecodeLoop
+from lcpd.ipc.channel import ChannelClosed, ChildChannel
+from lcpd.ipc.child import child_socket
+from lcpd.ipc.handshake import Refused, answer
+from lcpd.native import bridge
+from lcpd.native.context import Context, ContextSettings
+from lcpd.native.log import LogCapture
+from lcpd.native.model import Model, ModelError, ModelSettings
+
+BEAT_INTERVAL = 1.0
+"""Seconds between two signs of life of the loop."""
+
+Channel = ChildChannel[p.ToWorker]
+
+
+def main() -> int:
+    """Run until told to quit; returns the exit status."""
+    # The daemon decides when to stop; a terminal's Ctrl-C is meant for it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel: Channel = ChildChannel(child_socket(sys.argv), p.ToWorker)  # type: ignore[arg-type]
+    try:
+        payload = channel.receive_raw(timeout=None)
+        reply = answer(payload or b"", "engine", os.getpid())
+        channel.send(reply)
+        if isinstance(reply, Refused):
+            return 3
+        command = channel.receive(timeout=None)
+        if not isinstance(command, p.Load):
+            raise RuntimeError(f"the first command must be load, not {command!r}")
+        return _serve(channel, command)
+    except ChannelClosed:
+        return 0
+
+
+def _serve(channel: Channel, load: p.Load) -> int:
+    import llama_cpp.llama_cpp as llama
+
+    log = LogCapture(verbose=bool(os.environ.get("LCPD_WORKER_VERBOSE")))
+    llama.llama_backend_init()
+    begun = time.monotonic()
+    try:
+        model, context = _load(channel, load, log)
+        _generate_one_token(model, context)
+    except (ModelError, RuntimeError) as error:
+        channel.send(p.LoadFailed(load.model, str(error)))
+        return 4
+    loop = DecodeLoop(model, context, bridge.Params("--jinja"), channel.send)
+    info = p.ModelInfo(
+        description=model.description,
+        kind=model.kind,
+        n_params=llama.llama_model_n_params(model.handle),
+        size_bytes=llama.llama_model_size(model.handle),
+        n_ctx=context.n_ctx,
+        n_ctx_train=llama.llama_model_n_ctx_train(model.handle),
+        n_vocab=model.n_vocab,
+        n_embd=context.n_embd,
+        n_batch=context.n_batch,
+        n_ubatch=context.n_ubatch,
+        threads=load.context.threads,
+        devices=model.layers_by_device,
+        system=llama.llama_print_system_info().decode("utf-8", "replace"),
+        build=bridge.build_info(),
+    )
+    channel.send(p.Loaded(load.model, info, time.monotonic() - begun))
+    _run(channel, loop)
+    context.close()
+    model.close()
+    return 0
+
+
+def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Context]:
+    reported = 0.0
+
+    def progress(fraction: float) -> None:
+        nonlocal reported
+        if fraction >= 1 or time.monotonic() - reported >= 0.1:
+            reported = time.monotonic()
+            channel.send(p.LoadProgress(load.model, fraction))
+
+    c = load.context
+    model = Model(
+        Path(load.path),
+        log,
+        ModelSettings(
+            gpu_layers=c.gpu_layers,
+            tensor_split=tuple(c.tensor_split),
+            main_gpu=c.main_gpu,
+            mmap=c.mmap,
+            mlock=c.mlock,
+        ),
+        progress,
+    )
+    import llama_cpp.llama_cpp as llama
+
+    n_ctx = c.n_ctx or min(llama.llama_model_n_ctx_train(model.handle), c.n_ctx_cap)
+    settings = ContextSettings(
+        n_ctx=n_ctx,
+        n_seq=c.slots + 1,
+        n_batch=min(c.n_batch, n_ctx),
+        n_ubatch=min(c.n_ubatch, n_ctx),
+        threads=c.threads,
+        kv_type=c.kv_type,
+        flash_attn=c.flash_attn,
+    )
+    return model, Context(model, settings, log)
+
+
+def _generate_one_token(model: Model, context: Context) -> None:
+    """Prove that the model computes before anybody is told that it is ready; also warms the caches up."""
+    context.decode(np.zeros(1, np.int32), np.zeros(1, np.int32), 0, np.ones(1, np.int8))
+    if not np.isfinite(context.logits(-1, model.n_vocab)).all():
+        raise ModelError("the model's first logits are not finite: the file or the build is broken")
+    context.clear(0)
+
+
+def _run(channel: Channel, loop: DecodeLoop) -> None:
+    beaten = 0.0
+    while True:
+        timeout = 0.0 if loop.running else BEAT_INTERVAL
+        while (command := channel.receive(timeout)) is not None:
+            if isinstance(command, p.Quit):
+                return
+            _obey(loop, command)
+            timeout = 0.0
+        if loop.running:
+            loop.step()
+        if time.monotonic() - beaten >= BEAT_INTERVAL:
+            beaten = time.monotonic()
+            channel.send(p.Beat(loop.batches, loop.tokens, loop.running))
+
+
+def _obey(loop: DecodeLoop, command: p.ToWorker) -> None:
+    match command:
+        case p.Start():
+            loop.start(command)
+        case p.Cancel():
+            loop.cancel(command.request)
+        case p.Drop():
+            loop.drop(command.checkpoints)
+        case p.Clear():
+            loop.clear(command.seq)
+        case p.Load() | p.Quit():
+            raise RuntimeError(f"{command!r} is out of place: a worker holds one model")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Both ends of a socketpair that carries typed messages.
+
+:class:`ChildChannel` is the blocking end in a worker or chat process, :class:`DaemonChannel` the asyncio end in the
+daemon.  Either raises :class:`ChannelClosed` when the other side is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections import deque
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lcpd.ipc.frames import FrameReader, frame
+
+Incoming = TypeVar("Incoming")
+_RECEIVE = 1 << 18
+
+
+class ChannelClosed(ConnectionError):
+    """The other side has closed the channel or died."""
+
+
+class ChildChannel(Generic[Incoming]):
+    """The blocking end.  Only one thread may receive; sending is for that thread too."""
+
+    def __init__(self, sock: socket.socket, incoming: type[Incoming]) -> None:
+        sock.setblocking(True)
+        self._sock = sock
+        self._reader = FrameReader()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
+        self._ready: deque[bytes] = deque()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send one message; blocks while the daemon is slow to read."""
+        try:
+            self._sock.sendall(frame(self._encoder.encode(message)))
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self, timeout: float | None) -> Incoming | None:
+        """The next message, or None when none arrives within `timeout` seconds (None waits for ever).
+
+        Raises ChannelClosed, or msgspec.ValidationError for a message of an unknown shape.
+        """
+        payload = self.receive_raw(timeout)
+        return None if payload is None else self._decoder.decode(payload)
+
+    def receive_raw(self, timeout: float | None) -> bytes | None:
+        """As :meth:`receive`, undecoded: for the first message, whose version is not known yet."""
+        while not self._ready:
+            readable, _, _ = select.select([self._sock], [], [], timeout)
+            if not readable:
+                return None
+            try:
+                data = self._sock.recv(_RECEIVE)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+            if not data:
+                raise ChannelClosed("the daemon has closed the channel")
+            self._ready.extend(self._reader.feed(data))
+        return self._ready.popleft()
+
+
+class DaemonChannel(Generic[Incoming]):
+    """The asyncio end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, incoming: type[Incoming]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
+        self._ready: deque[bytes] = deque()
+
+    @classmethod
+    async def open(cls, sock: socket.socket, incoming: type[Incoming]) -> DaemonChannel[Incoming]:
+        """Take over `sock`, which is closed with the channel."""
+        reader, writer = await asyncio.open_connection(sock=sock)
+        return cls(reader, writer, incoming)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Queue one message for sending; raises ChannelClosed when the child is gone."""
+        if self._writer.is_closing():
+            raise ChannelClosed("the child process has closed the channel")
+        self._writer.write(frame(self._encoder.encode(message)))
+
+    async def receive(self) -> Incoming:
+        """The next message; raises ChannelClosed at the end of the stream."""
+        while not self._ready:
+            try:
+                data = await self._reader.read(_RECEIVE)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+            if not data:
+                raise ChannelClosed("the child process has closed the channel")
+            self._ready.extend(self._frames.feed(data))
+        return self._decoder.decode(self._ready.popleft())
+
+    def close(self) -> None:
+        """Close the socket; pending bytes are dropped."""
+        self._writer.transport.abort()

@@ -1,0 +1,128 @@
+"""Child processes that never outlive the daemon.
+
+The child gets one end of a socketpair as a file descriptor whose number is its last argument.  It asks the kernel for
+SIGKILL when its parent dies (Linux ``PR_SET_PDEATHSIG``, prctl(2)), which holds even for ``kill -9`` of the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Called first thing in a child: arrange to be killed when the daemon dies, and exit if it already has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        sys.exit("the daemon is gone")
+
+
+def child_socket(arguments: list[str]) -> socket.socket:
+    """The child's end of the channel, from its command line ``... PARENT_PID FD``."""
+    parent_pid, fd = int(arguments[-2]), int(arguments[-1])
+    die_with_parent(parent_pid)
+    return socket.socket(fileno=fd)
+
+
+@dataclass
+class Child:
+    """A running child process; `log` keeps its last lines of output."""
+
+    process: asyncio.subprocess.Process
+    sock: socket.socket
+    log: deque[str]
+    _reader: asyncio.Task[None]
+
+    async def wait(self) -> int:
+        """Wait for the exit, reap it and collect the rest of its output; returns the exit status (negative: signal)."""
+        status = await self.process.wait()
+        # A grandchild could hold the pipe open; the log is not worth waiting for that.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._reader), 2)
+        self._reader.cancel()
+        return status
+
+    async def stop(self, grace: float) -> int:
+        """SIGTERM, and SIGKILL after `grace` seconds; returns the exit status."""
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(asyncio.shield(self.process.wait()), grace)
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+        return await self.wait()
+
+    async def kill(self) -> int:
+        """SIGKILL; returns the exit status."""
+        self._signal(signal.SIGKILL)
+        return await self.wait()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+async def spawn(command: list[str], environment: Mapping[str, str], log_lines: int, echo: bool = False) -> Child:
+    """Start ``command PARENT_PID FD`` with one end of a new socketpair at FD.
+
+    The child's stdout and stderr go to `Child.log` (last `log_lines` lines), and to our stderr too when `echo`.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            str(os.getpid()),
+            str(theirs.fileno()),
+            env=dict(environment),
+            pass_fds=[theirs.fileno()],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            # A terminal's Ctrl-C must reach the daemon only, which then drains.
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    log: deque[str] = deque(maxlen=log_lines)
+    return Child(process, ours, log, asyncio.create_task(_collect(process, log, echo)))
+
+
+async def _collect(process: asyncio.subprocess.Process, log: deque[str], echo: bool) -> None:
+    assert process.stdout is not None
+    pending = b""
+    while data := await process.stdout.read(1 << 16):
+        *lines, pending = (pending + data).split(b"\n")
+        # A child that never ends its line must not fill our memory.
+        if len(pending) > 1 << 16:
+            lines, pending = [*lines, pending], b""
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            log.append(text)
+            if echo:
+                print(text, file=sys.stderr, flush=True)
+    if pending:
+        log.append(pending.decode("utf-8", "replace"))
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status < 0:
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"killed by signal {-status}"
+    return f"exited with status {status}"

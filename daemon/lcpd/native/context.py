@@ -1,0 +1,211 @@
+"""One llama.cpp context with a unified KV cache: decoding and the state of its sequences.
+
+The call orders here are the ones that are right on attention, sliding-window, hybrid and recurrent models; wrong
+orders fail silently.  ``tests/native/test_state.py`` proves each of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+import numpy.typing as npt
+
+from lcpd.native.log import LogCapture
+from lcpd.native.model import Model, ModelError, Tokens
+
+Bytes = npt.NDArray[np.uint8]
+
+KV_TYPES = {
+    "f32": llama.GGML_TYPE_F32,
+    "f16": llama.GGML_TYPE_F16,
+    "bf16": 30,  # ggml.h, GGML_TYPE_BF16; the bindings leave it out
+    "q8_0": llama.GGML_TYPE_Q8_0,
+    "q5_1": llama.GGML_TYPE_Q5_1,
+    "q5_0": llama.GGML_TYPE_Q5_0,
+    "q4_1": llama.GGML_TYPE_Q4_1,
+    "q4_0": llama.GGML_TYPE_Q4_0,
+}
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_PARTIAL = llama.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+
+class CacheFull(RuntimeError):
+    """There are not enough free cells for a batch; nothing was decoded."""
+
+
+class DecodeError(RuntimeError):
+    """libllama could not compute a batch; the state of its sequences is undefined."""
+
+
+class StateError(RuntimeError):
+    """A sequence cannot be brought to the wanted position; it is undefined and must be cleared."""
+
+
+@dataclass(frozen=True)
+class ContextSettings:
+    """How to make a context.  Lengths in tokens."""
+
+    n_ctx: int
+    n_seq: int
+    n_batch: int
+    n_ubatch: int
+    threads: int
+    kv_type: str = "f16"
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+
+
+class Context:
+    """Owns a ``llama_context``; belongs to one thread."""
+
+    def __init__(self, model: Model, settings: ContextSettings, log: LogCapture) -> None:
+        """Raises ModelError when the context does not fit into memory or the settings do not go together."""
+        log.errors.clear()
+        params = llama.llama_context_default_params()
+        params.n_ctx = settings.n_ctx
+        params.n_seq_max = settings.n_seq
+        params.n_batch = settings.n_batch
+        params.n_ubatch = settings.n_ubatch
+        params.n_threads = settings.threads
+        params.n_threads_batch = settings.threads
+        params.type_k = params.type_v = KV_TYPES[settings.kv_type]
+        params.flash_attn_type = FLASH_ATTENTION[settings.flash_attn]
+        params.kv_unified = True
+        params.swa_full = False
+        handle = llama.llama_init_from_model(model.handle, params)
+        if not handle:
+            reason = "; ".join(log.errors) or "out of memory, or settings that do not go together"
+            raise ModelError(f"no context of {settings.n_ctx} cells could be made: {reason}")
+        self.handle: int = handle
+        self._memory = llama.llama_get_memory(self.handle)
+        self.n_ctx: int = llama.llama_n_ctx(self.handle)
+        self.n_batch: int = llama.llama_n_batch(self.handle)
+        self.n_ubatch: int = llama.llama_n_ubatch(self.handle)
+        self.n_embd: int = llama.llama_model_n_embd_inp(model.handle)
+        self.rolls_back = model.kind == "attention"
+        """Whether a sequence can be truncated anywhere without a checkpoint."""
+        self._batch = _Batch(self.n_batch)
+
+    def close(self) -> None:
+        """Free the context."""
+        if self.handle:
+            llama.llama_free(self.handle)
+            self.handle = 0
+
+    # ---- decoding --------------------------------------------------------------------------------------
+
+    def decode(self, tokens: Tokens, positions: Tokens, seqs: int | Tokens, logits: npt.NDArray[np.int8]) -> None:
+        """Decode one batch of at most `n_batch` tokens.
+
+        `seqs` is one sequence id for all tokens, or one each; `logits[i]` asks for the logits of row i.
+        Raises CacheFull (nothing changed) or DecodeError.
+        """
+        batch = self._batch.fill(len(tokens), positions, seqs, logits)
+        self._batch.token[: len(tokens)] = tokens
+        batch.token = self._batch.token_pointer
+        batch.embd = None
+        self._run(batch)
+
+    def decode_embeddings(self, vectors: npt.NDArray[np.float32], positions: Tokens, seq: int, last: bool) -> None:
+        """As `decode`, with vectors of shape (count, n_embd) instead of tokens; `last` asks for the last logits."""
+        logits = np.zeros(len(vectors), np.int8)
+        logits[-1] = last
+        batch = self._batch.fill(len(vectors), positions, seq, logits)
+        data = np.ascontiguousarray(vectors, np.float32)
+        batch.token = None
+        batch.embd = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        self._run(batch)
+
+    def _run(self, batch: Any) -> None:
+        status = llama.llama_decode(self.handle, batch)
+        if status == 1:
+            raise CacheFull(f"no {batch.n_tokens} free cells")
+        if status != 0:
+            raise DecodeError(f"llama_decode returned {status}")
+
+    def synchronize(self) -> None:
+        """Wait until the last batch is computed (on a GPU decoding returns before that)."""
+        llama.llama_synchronize(self.handle)
+
+    def logits(self, row: int, n_vocab: int) -> npt.NDArray[np.float32]:
+        """A copy of the logits of a batch row (-1: the last) that asked for them."""
+        pointer = llama.llama_get_logits_ith(self.handle, row)
+        if not pointer:
+            raise DecodeError(f"row {row} has no logits")
+        return np.ctypeslib.as_array(pointer, (n_vocab,)).copy()
+
+    # ---- sequences -------------------------------------------------------------------------------------
+
+    def last_position(self, seq: int) -> int:
+        """The highest position a sequence holds, -1 when it is empty."""
+        return int(llama.llama_memory_seq_pos_max(self._memory, seq))
+
+    def clear(self, seq: int) -> None:
+        """Empty a sequence."""
+        llama.llama_memory_seq_rm(self._memory, seq, -1, -1)
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Keep positions below `length`, on models that roll back.  Raises StateError."""
+        if not self.rolls_back:
+            raise StateError("this model's sequences roll back only with a checkpoint")
+        if not llama.llama_memory_seq_rm(self._memory, seq, length, -1):
+            raise StateError(f"sequence {seq} cannot be truncated to {length}")
+
+    def take_checkpoint(self, seq: int) -> Bytes:
+        """The recurrent or sliding-window state of a sequence as it stands now."""
+        size = llama.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL)
+        data = np.empty(size, np.uint8)
+        written = llama.llama_state_seq_get_data_ext(self.handle, _u8(data), size, seq, _PARTIAL)
+        if written != size:
+            raise StateError(f"a checkpoint of sequence {seq} should have {size} bytes, {written} were written")
+        return data
+
+    def restore_checkpoint(self, seq: int, checkpoint: Bytes, length: int) -> None:
+        """Roll a live sequence back to `length`, where `checkpoint` was taken.  Raises StateError."""
+        read = llama.llama_state_seq_set_data_ext(self.handle, _u8(checkpoint), len(checkpoint), seq, _PARTIAL)
+        if read != len(checkpoint):
+            raise StateError(f"a checkpoint of {len(checkpoint)} bytes was not accepted by sequence {seq}")
+        # Only after the state is back does removing the tail agree with it.
+        if not llama.llama_memory_seq_rm(self._memory, seq, length, -1):
+            raise StateError(f"sequence {seq} cannot be truncated to {length}")
+        if self.last_position(seq) != length - 1:
+            raise StateError(f"sequence {seq} ends at {self.last_position(seq)} instead of {length - 1}")
+
+
+class _Batch:
+    """Arrays for one ``llama_batch``, allocated once and filled with numpy."""
+
+    def __init__(self, capacity: int) -> None:
+        self.token = np.zeros(capacity, np.int32)
+        self._pos = np.zeros(capacity, np.int32)
+        self._seq = np.zeros(capacity, np.int32)
+        self._count = np.ones(capacity, np.int32)
+        self._logits = np.zeros(capacity, np.int8)
+        # llama_batch.seq_id holds a pointer per token; each points at that token's entry of `_seq`.
+        addresses = self._seq.ctypes.data + np.arange(capacity, dtype=np.uint64) * self._seq.itemsize
+        self._seq_addresses = addresses.astype(np.uint64)
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        self.token_pointer = self.token.ctypes.data_as(int32_p)
+        # The bindings type the struct's pointers as arrays.
+        self._struct = cast(Any, llama.llama_batch())
+        self._struct.pos = self._pos.ctypes.data_as(int32_p)
+        self._struct.n_seq_id = self._count.ctypes.data_as(int32_p)
+        self._struct.seq_id = self._seq_addresses.ctypes.data_as(ctypes.POINTER(int32_p))
+        self._struct.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+
+    def fill(self, n: int, positions: Tokens, seqs: int | Tokens, logits: npt.NDArray[np.int8]) -> Any:
+        """The struct for `n` items; its `token` and `embd` are left for the caller."""
+        if not 0 < n <= len(self.token):
+            raise DecodeError(f"a batch of {n} tokens; 1 to {len(self.token)} are possible")
+        self._pos[:n] = positions
+        self._seq[:n] = seqs
+        self._logits[:n] = logits
+        self._struct.n_tokens = n
+        return self._struct
+
+
+def _u8(data: Bytes) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

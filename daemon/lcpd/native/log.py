@@ -1,0 +1,42 @@
+"""libllama's log: passed on to stderr, and read for what no API call tells."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections import Counter, deque
+
+import llama_cpp.llama_cpp as llama
+
+# ggml.h, enum ggml_log_level
+_DEBUG, _INFO, _WARN, _ERROR, _CONTINUED = 1, 2, 3, 4, 5
+_LAYER = re.compile(r"load_tensors: layer\s+\d+ assigned to device (\S+?),")
+
+
+class LogCapture:
+    """Installs itself as libllama's logger; keep the object alive as long as libllama may log.
+
+    Warnings and errors are written to stderr (all but debug lines when `verbose`), where the daemon collects them.
+    """
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._shown_from = _INFO if verbose else _WARN
+        self._level = _INFO
+        self.layers: Counter[str] = Counter()
+        """Device -> layers assigned to it by the last model load."""
+        self.errors: deque[str] = deque(maxlen=20)
+        """The last error lines, for messages to the user."""
+        self._callback = llama.llama_log_callback(self._on_line)
+        llama.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _on_line(self, level: int, data: bytes, _user: object) -> None:
+        text = data.decode("utf-8", "replace")
+        if level != _CONTINUED:
+            self._level = level
+        if match := _LAYER.match(text):
+            self.layers[match.group(1)] += 1
+        if self._level >= _ERROR and text.strip():
+            self.errors.append(text.strip())
+        if self._level >= self._shown_from:
+            sys.stderr.write(text)

@@ -1,0 +1,104 @@
+// llama.cpp's sampler chain (common_sampler): one per running sequence.
+#include "internal.h"
+
+using namespace lcpd;
+
+lcpd_sampler * lcpd_sampler_new(const lcpd_request * request, const llama_model * model, char ** err) {
+    return guarded<lcpd_sampler *>(nullptr, err, [&] {
+        common_params_sampling settings = required(request, "request").params.sampling;  // init may change them
+        common_sampler_ptr s(common_sampler_init(&required(model, "model"), settings));
+        if (!s) { throw std::invalid_argument("the sampler could not be made: the grammar does not compile"); }
+        return new lcpd_sampler{ std::move(s), llama_vocab_n_tokens(llama_model_get_vocab(model)) };
+    });
+}
+lcpd_sampler * lcpd_sampler_clone(lcpd_sampler * s, char ** err) {
+    return guarded<lcpd_sampler *>(nullptr, err, [&] {
+        auto & from = required(s, "sampler");
+        return new lcpd_sampler{ common_sampler_ptr(common_sampler_clone(from.value.get())), from.n_vocab };
+    });
+}
+void lcpd_sampler_free(lcpd_sampler * s)  { delete s; }
+void lcpd_sampler_reset(lcpd_sampler * s) { if (s) { common_sampler_reset(s->value.get()); } }
+
+char * lcpd_sampler_describe(const lcpd_sampler * s, char ** err) {
+    return guarded<char *>(nullptr, err, [&] { return copy_text(common_sampler_print(required(s, "sampler").value.get())); });
+}
+
+int32_t lcpd_sampler_accept_prompt(lcpd_sampler * sampler, const llama_token * tokens, int32_t n, char ** err) {
+    return guarded<int32_t>(-1, err, [&] {
+        auto & s = required(sampler, "sampler");
+        for (int32_t i = 0; i < n; i++) { check_token(tokens[i], s.n_vocab); }
+        for (int32_t i = 0; i < n; i++) { common_sampler_accept(s.value.get(), tokens[i], false); }
+        return 0;
+    });
+}
+int32_t lcpd_sampler_accept(lcpd_sampler * sampler, llama_token token, char ** err) {
+    return guarded<int32_t>(-1, err, [&] {
+        auto & s = required(sampler, "sampler");
+        check_token(token, s.n_vocab);
+        common_sampler_accept(s.value.get(), token, true);
+        return 0;
+    });
+}
+
+int32_t lcpd_sampler_step_many(int32_t n, lcpd_sampler ** samplers, llama_context * ctx, const int32_t * rows, llama_token * out, char ** err) {
+    return guarded<int32_t>(-1, err, [&] {
+        for (int32_t i = 0; i < n; i++) {
+            required(samplers[i], "sampler");
+            check_row(ctx, rows[i]);
+        }
+        for (int32_t i = 0; i < n; i++) {
+            auto * s = samplers[i]->value.get();
+            out[i] = common_sampler_sample(s, ctx, rows[i]);
+            common_sampler_accept(s, out[i], true);
+        }
+        return n;
+    });
+}
+
+int32_t lcpd_sampler_verify(lcpd_sampler * sampler, llama_context * ctx, const int32_t * rows, const llama_token * draft, int32_t n_draft,
+                            llama_token * out, char ** err) {
+    return guarded<int32_t>(-1, err, [&] {
+        auto & s = required(sampler, "sampler");
+        if (n_draft < 0) { throw std::invalid_argument("verify: negative draft length"); }
+        for (int32_t i = 0; i < n_draft; i++) { check_token(draft[i], s.n_vocab); }
+        for (int32_t i = 0; i <= n_draft; i++) { check_row(ctx, rows[i]); }
+        const auto accepted = common_sampler_sample_and_accept_n(s.value.get(), ctx, std::vector<int>(rows, rows + n_draft + 1),
+                                                                 llama_tokens(draft, draft + n_draft));
+        std::copy(accepted.begin(), accepted.end(), out);
+        return static_cast<int32_t>(accepted.size());
+    });
+}
+
+int32_t lcpd_sampler_probs(lcpd_sampler * sampler, llama_context * ctx, int32_t row, llama_token token, int32_t post, int32_t n,
+                           llama_token * ids, float * probs, float * p_token, char ** err) {
+    return guarded<int32_t>(-1, err, [&] {
+        auto & s = required(sampler, "sampler");
+        check_row(ctx, row);
+        if (n < 0) { throw std::invalid_argument("probs: negative count"); }
+        std::vector<llama_token_data> raw;
+        const llama_token_data * data;
+        size_t size;
+        if (post) {
+            const auto * candidates = common_sampler_get_candidates(s.value.get(), true);
+            data = candidates->data;
+            size = candidates->size;
+        } else {
+            raw  = get_token_probabilities(ctx, row, s.n_vocab);
+            data = raw.data();
+            size = raw.size();
+        }
+        *p_token = 0.0f;
+        for (size_t i = 0; i < size; i++) {
+            if (data[i].id == token) { *p_token = data[i].p; break; }
+        }
+        int32_t k = 0;
+        for (size_t i = 0; i < size && k < n && !(post && data[i].p == 0.0f); i++, k++) {
+            ids[k]   = data[i].id;
+            probs[k] = data[i].p;
+        }
+        return k;
+    });
+}
+
+int32_t lcpd_sampler_end_reasoning(lcpd_sampler * s) { return s && common_sampler_reasoning_budget_force(s->value.get()) ? 1 : 0; }

@@ -17,7 +17,7 @@ void         lcpd_log_verbosity(int32_t level)     { common_log_set_verbosity_th
 static const std::set<std::string> allowed_flags = {
     "--batch-size", "--cache-type-k", "--cache-type-v", "--chat-template-kwargs", "--ctx-size", "--flash-attn", "--jinja",
     "--no-prefill-assistant", "--parallel", "--reasoning-budget", "--reasoning-format", "--spec-draft-n-max",
-    "--spec-draft-n-min", "--spec-draft-p-min", "--spec-type", "--threads", "--threads-batch", "--ubatch-size",
+    "--spec-draft-n-min", "--spec-draft-p-min", "--spec-ngram-simple-size-m", "--spec-ngram-simple-size-n", "--spec-type", "--threads", "--threads-batch", "--ubatch-size",
     // sampling defaults
     "--dynatemp-range", "--dynatemp-exp", "--frequency-penalty", "--min-p", "--presence-penalty", "--repeat-last-n",
     "--repeat-penalty", "--samplers", "--seed", "--temp", "--top-k", "--top-p", "--typical",

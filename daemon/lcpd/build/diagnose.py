@@ -27,7 +27,8 @@ _CAUSES: tuple[tuple[str, Cause], ...] = (
         r"Unsupported gpu architecture|Value '(?:sm|compute)_\w+' is not defined for option 'gpu-",
         Cause(
             "this CUDA toolkit does not know the architecture",
-            "use a newer toolkit (--cuda-toolkit pip) or say --cuda-arch",
+            "say another --cuda-arch, or use a toolkit that knows this one: --cuda-toolkit pip is CUDA 13 (7.5 and"
+            " later), cards before 7.5 need an installed CUDA 12",
         ),
     ),
     (

@@ -17,12 +17,14 @@ from lcpd.build.errors import BuildError
 SMI_TIMEOUT_S = 30
 BACKENDS = ("auto", "cuda", "vulkan", "cpu")
 
+WSL_FOLDER = "/usr/lib/wsl/lib"
+"""Where the Windows host puts its driver; not in every PATH."""
 _DRIVER_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
     "/usr/lib",
-    "/usr/lib/wsl/lib",
+    WSL_FOLDER,
     "/usr/local/cuda/compat",
     "/run/opengl-driver/lib",
 )
@@ -47,7 +49,7 @@ class Nvidia:
 
 def detect_nvidia() -> Nvidia | None:
     """The NVIDIA GPUs that a working driver shows, or None."""
-    smi = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path="/usr/lib/wsl/lib")
+    smi = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=WSL_FOLDER)
     if smi is not None:
         query = ["--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
         try:

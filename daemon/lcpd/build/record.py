@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lcpd.native import ABI
 from lcpd.paths import dirs
 
 MANIFEST = "build.json"
@@ -76,8 +77,12 @@ def active() -> Build | None:
 
 
 def require_active() -> Build:
-    """The build in use.  Raises `BuildMissing` where there is none."""
+    """The build in use.  Raises `BuildMissing` where there is none, or none that this version of lcpd can use."""
     build = active()
     if build is None:
         raise BuildMissing(f"no finished build of llama.cpp in {dirs().builds}; run: lcpd build")
+    if build.abi != ABI:
+        raise BuildMissing(
+            f"the active build {build.key} has bridge ABI {build.abi}, this lcpd needs {ABI}; run: lcpd build"
+        )
     return build

@@ -56,7 +56,7 @@ class TerminalReporter:
         self._console = Console()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Update]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lcpd.build import builder, compile, machine, selftest
+from lcpd.build import builder, compile, cuda_toolkit, gpu, machine, selftest
 from lcpd.build.builder import Request, Surroundings, build
+from lcpd.build.cuda_toolkit import Prepared, Toolkit
 from lcpd.build.errors import BuildError
 from lcpd.build.fallback import CpuLevel, SelfTestCrash
 from lcpd.build.machine import Cpu
@@ -54,6 +55,7 @@ class World:
         self.where = Surroundings(self.recipe, root / "cache", Store(root / "builds"))
         self.crashes: list[int] = []
         self.tested: list[Path] = []
+        self.devices_wanted: list[str | None] = []
 
     @property
     def store(self) -> Store:
@@ -68,6 +70,7 @@ class World:
 
     def selftest(self, lib_dir: Path, commit, device) -> Findings:
         self.tested.append(lib_dir)
+        self.devices_wanted.append(device)
         if self.crashes:
             raise SelfTestCrash(self.crashes.pop(0), "Illegal instruction")
         return Findings(1, "b0-abc", ("CPU",))
@@ -248,6 +251,35 @@ def test_an_interrupted_compilation_ends_its_command(world, tmp_path) -> None:
 def test_cuda_arch_without_cuda_is_refused(world) -> None:
     with pytest.raises(BuildError, match="--cuda-arch has no meaning for the backend cpu"):
         world.build(cuda_arch="86")
+
+
+def test_a_card_with_its_driver_means_a_cuda_build_for_it(world, tmp_path, monkeypatch) -> None:
+    for name, script in {
+        "tools/nvidia-smi": "echo 'NVIDIA GeForce RTX 3090, 8.6, 580.65.06'",
+        "cuda/bin/nvcc": f"echo 'release 12.8'; echo '#$ TOP={tmp_path}/cuda' >&2",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("include/cublas_v2.h", "lib64/libcublas.so", "lib64/libcublasLt.so"):
+        (tmp_path / "cuda" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "cuda" / name).touch()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    made = world.build(backend="auto")
+    assert made.backend == "cuda"
+    assert world.devices_wanted == ["CUDA"]
+    (configure,) = [c for c in world.commands() if c.startswith("cmake -G")]
+    assert "-DCMAKE_CUDA_ARCHITECTURES=86-real" in configure
+    assert "found NVIDIA GeForce RTX 3090" in world.out.getvalue()
+
+
+def test_a_cuda_build_on_a_machine_without_a_card_wants_no_device(world, tmp_path, monkeypatch) -> None:
+    toolkit = Toolkit("installed", "12.8", tmp_path)
+    monkeypatch.setattr(cuda_toolkit, "identify", lambda *a: toolkit)
+    monkeypatch.setattr(cuda_toolkit, "prepare", lambda *a: Prepared(tmp_path, tmp_path, ()))
+    monkeypatch.setattr(gpu, "detect_nvidia", lambda: None)
+    world.build(backend="cuda", cuda_arch="86")
+    assert world.devices_wanted == [None]
 
 
 def invoke(*arguments: str):

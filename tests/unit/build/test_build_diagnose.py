@@ -11,7 +11,7 @@ from lcpd.build.diagnose import diagnose
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
-        ("/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device", "no disk space"),
+        ("cc.s: fatal error: error writing to cc.s: No space left on device", "no disk space"),
         ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", "out of memory"),
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "out of memory"),
         ("cc1plus: out of memory allocating 65536 bytes", "out of memory"),

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from lcpd.build import gpu
 from lcpd.build.errors import BuildError
-from lcpd.build.gpu import Gpu, Nvidia, choose_architectures, choose_backend, parse_nvidia_smi
+from lcpd.build.gpu import (
+    Gpu,
+    Nvidia,
+    choose_architectures,
+    choose_backend,
+    detect_nvidia,
+    parse_nvidia_smi,
+)
 
 RTX = Nvidia((Gpu("NVIDIA GeForce RTX 3090", "8.6"), Gpu("NVIDIA GeForce RTX 3090", "8.6")), "580.65.06")
 
@@ -63,3 +73,39 @@ def test_a_malformed_architecture_is_refused_by_name(asked: str) -> None:
 def test_cuda_without_a_card_asks_for_the_architecture() -> None:
     with pytest.raises(BuildError, match="say --cuda-arch"):
         choose_architectures(None, None)
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def bare_machine(tmp_path, monkeypatch) -> Path:
+    """A machine without GPU and driver; returns its only folder of programs."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpu, "WSL_FOLDER", str(tmp_path))
+    monkeypatch.setattr(gpu, "driver_library", lambda: None)
+    return tmp_path
+
+
+def test_an_installed_nvcc_is_no_gpu(bare_machine) -> None:
+    program(bare_machine, "nvcc", "echo release 13.0")
+    assert detect_nvidia() is None
+
+
+def test_a_working_driver_shows_its_cards(bare_machine) -> None:
+    program(bare_machine, "nvidia-smi", "echo 'NVIDIA H200, 9.0, 580.95.05'")
+    assert detect_nvidia() == Nvidia((Gpu("NVIDIA H200", "9.0"),), "580.95.05")
+
+
+def test_an_nvidia_smi_without_its_driver_is_no_gpu(bare_machine) -> None:
+    program(bare_machine, "nvidia-smi", "echo 'could not communicate with the NVIDIA driver'; exit 9")
+    assert detect_nvidia() is None
+
+
+def test_a_driver_that_does_not_answer_is_no_gpu(bare_machine, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "SMI_TIMEOUT_S", 0.05)
+    program(bare_machine, "nvidia-smi", "exec /bin/sleep 600")
+    assert detect_nvidia() is None

@@ -84,6 +84,15 @@ def test_a_manifest_of_another_format_counts_as_no_build(store) -> None:
     assert active() is None
 
 
+def test_a_build_of_another_bridge_abi_is_refused_with_the_remedy(store) -> None:
+    finish(store, "a")
+    store.activate("a")
+    path = store.root / "a" / "build.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "abi": 99}))
+    with pytest.raises(BuildMissing, match=r"ABI 99, this lcpd needs \d+; run: lcpd build"):
+        require_active()
+
+
 def test_the_peer_is_there_only_when_it_was_built(store) -> None:
     finish(store, "a")
     store.activate("a")

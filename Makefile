@@ -1,0 +1,80 @@
+# Two commands do everything on a fresh Debian or Ubuntu with Python >= 3.11 and a C++ compiler:
+#   make demo    a real conversation with real models, and what of it was reused
+#   make test    all tests
+# Both set up what is missing: the virtual environment (.venv), llama.cpp with the bridge, the small models.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# The bindings are installed without compiling llama.cpp: `lcpd build` does that, once, for this machine.
+PIP_INSTALL := CMAKE_ARGS="-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF" $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-fast lint format build peer models check-gpu check-cuda-build bench lock docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile; echo "also: test-fast lint format build bench check-gpu check-cuda-build lock docs clean"
+
+$(STAMP): requirements.lock pyproject.toml
+	@echo "== virtual environment: $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lcpd needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@echo "== pinned dependencies (about a minute)"
+	@$(PIP_INSTALL) --require-hashes --no-binary llama-cpp-python -r requirements.lock
+	@$(PIP_INSTALL) --no-deps --editable .
+	@touch $@
+
+build: $(STAMP)
+	@echo "== llama.cpp and the bridge (about 8 minutes on 2 cores, once)"
+	@$(BIN)/lcpd build
+
+peer: $(STAMP)
+	@echo "== llama.cpp, the bridge and llama-server to compare with (about 9 minutes on 2 cores, once)"
+	@$(BIN)/lcpd build --target llama-server
+
+models: $(STAMP)
+	@echo "== models"
+	@$(BIN)/lcpd pull demo:smollm2
+	@$(BIN)/lcpd pull demo:gemma3
+
+demo: build
+	@echo "== models"
+	@$(BIN)/lcpd pull demo:smollm2
+	@$(BIN)/lcpd demo
+
+test: peer models
+	@echo "== all tests"
+	@$(BIN)/pytest
+
+# No compiled code and no model: under a minute.
+test-fast: $(STAMP)
+	@$(BIN)/pytest tests/unit
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: peer models
+	@$(BIN)/python -m benchmarks.engine_parity
+
+check-cuda-build: $(STAMP)
+	@$(BIN)/python llama.cpp/check_cuda_build.py
+
+check-gpu:
+	@bash llama.cpp/check_gpu.sh
+
+# After changing dependencies in pyproject.toml.
+lock: $(STAMP)
+	@$(PIP_INSTALL) uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-package lcpd \
+		--no-binary llama-cpp-python --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Measurements of lcpd from outside, against llama-server built from the same source."""

@@ -1,0 +1,20 @@
+"""Stand-ins for the daemon's child processes, without any native code: :mod:`fakes.worker` and :mod:`fakes.chat`.
+
+Both speak the real protocols through :mod:`lcpd.ipc` and share the toy vocabulary of :mod:`fakes.vocab`, so that what
+the fake chat process renders, the fake worker can run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+_LAUNCH = "import sys; sys.path.insert(0, {tests!r}); from {module} import main; sys.exit(main())"
+
+
+def command(module: str, script: msgspec.Struct) -> tuple[str, ...]:
+    """The command line of a fake: ``python -c ... SCRIPT``, to which the daemon adds PARENT_PID and FD."""
+    launch = _LAUNCH.format(tests=str(Path(__file__).resolve().parents[1]), module=module)
+    return (sys.executable, "-c", launch, msgspec.json.encode(script).decode())

@@ -1,0 +1,275 @@
+"""A chat process without a model: it speaks :mod:`lcpd.chat.protocol`.
+
+In a test::
+
+    ChatSettings(model=Path("fake.gguf"), ..., command=chat_command())
+    body = {"messages": [{"role": "user", "content": f"good until here {DIE}"}]}
+
+It renders a body's messages with the marks of :mod:`fakes.vocab`, one span each, and the generation prompt; text is
+tokenised to its bytes.  A body's ``tools`` become part of the system message.  ``max_completion_tokens`` or
+``max_tokens``, ``stop`` (or ``stop_sequences``) and ``ignore_eos`` are passed on; the other fields are not looked at.
+
+Replies are parsed like this: ``<think>...</think>`` at the start is reasoning, ``<tool>NAME ARGUMENTS</tool>`` is a
+tool call, the rest is content.  The history is rendered the same way, so a reply in it has the tokens that were
+generated; reasoning is left out, as real templates do.
+
+Magic text anywhere in a call makes it go wrong:
+
+    text                what
+    ----                ----
+    DIE                 the process kills itself
+    DIE_ONCE            the same, but only while the file `once` of the script does not exist; it is created
+    HANG                the call is never answered
+    GARBAGE             the answer is bytes that are no frame
+    refuse("why")       the answer is Problem with this message
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fakes import command, vocab
+from lcpd.chat import protocol as p
+from lcpd.chat.replies import add_delta
+from lcpd.engine.protocol import pack
+from lcpd.ipc.channel import ChannelClosed, ChildChannel
+from lcpd.ipc.child import child_socket
+from lcpd.ipc.handshake import Refused, answer
+
+DIE = "[[die]]"
+DIE_ONCE = "[[die-once]]"
+HANG = "[[hang]]"
+GARBAGE = "[[garbage]]"
+Json = dict[str, Any]
+
+
+def refuse(message: str) -> str:
+    """Text that makes a call be refused with this message."""
+    return f"[[refuse:{message}]]"
+
+
+class Script(msgspec.Struct, forbid_unknown_fields=True):
+    """What the chat process is like."""
+
+    once: str = ""
+    """The marker file of DIE_ONCE and `die_at_start`."""
+    die_at_start: bool = False
+    """Exit with status 7 before the hello; with `once`, only while that file does not exist, which is not created."""
+    die_at_restart: bool = False
+    """Exit with status 7 before the hello, if the file `once` exists."""
+    problem: str = ""
+    """Answer Open with Problem and this message."""
+    refuse_hello: str = ""
+    """Refuse the daemon's hello with this reason."""
+    garbage_hello: bool = False
+    """Answer the hello with bytes that are no frame."""
+    supports_thinking: bool = False
+
+
+def chat_command(**script: Any) -> tuple[str, ...]:
+    """`ChatSettings.command` for a fake chat process; the arguments are fields of `Script`."""
+    return command("fakes.chat", Script(**script))
+
+
+def render(body: Json) -> tuple[list[int], list[p.Span]]:
+    """The tokens of a chat body (OpenAI's or Anthropic's shape) and where its messages are."""
+    messages = [(_role(message["role"]), _text(message)) for message in body["messages"]]
+    if system := body.get("system"):
+        messages.insert(0, ("system", _text({"content": system})))
+    if tools := body.get("tools"):
+        head = messages.pop(0)[1] if messages[0][0] == "system" else ""
+        messages.insert(0, ("system", head + msgspec.json.encode(tools).decode()))
+    tokens: list[int] = []
+    spans = []
+    for role, text in messages:
+        begin = len(tokens)
+        tokens += [vocab.MARKS[role], *vocab.encode(text), vocab.END]
+        spans.append(p.Span(role, begin, len(tokens) - begin))
+    return [*tokens, vocab.MARKS["assistant"]], spans
+
+
+def _role(role: str) -> str:
+    return {"developer": "system", "function": "tool"}.get(role, role)
+
+
+def _text(message: Json) -> str:
+    content = message.get("content") or ""
+    parts = [{"text": content}] if isinstance(content, str) else content
+    text = ""
+    for part in parts:
+        if part.get("type") == "tool_use":
+            text += _call(part["name"], msgspec.json.encode(part["input"]).decode())
+        elif part.get("type") == "tool_result":
+            text += _text(part)
+        else:
+            text += part.get("text", "")
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    return text + "".join(_call(call["name"], call["arguments"]) for call in calls)
+
+
+def _call(name: str, arguments: str) -> str:
+    return f"<tool>{name} {arguments}</tool>"
+
+
+class Parser:
+    """One reply being parsed."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._message: Json = {"role": "assistant", "content": None}
+
+    def push(self, text: str, final: bool) -> tuple[list[Json], Json | None]:
+        """Add text; returns the new deltas and, when final, the whole message."""
+        self._text += text
+        reasoning, content, calls = _parse(self._text if final else _decided(self._text))
+        deltas: list[Json] = []
+        for key, whole in (("reasoning_content", reasoning), ("content", content)):
+            if new := whole[len(self._message.get(key) or "") :]:
+                deltas.append({key: new})
+        for index in range(len(self._message.get("tool_calls", [])), len(calls)):
+            name, arguments = calls[index]
+            function = {"name": name, "arguments": arguments}
+            call = {"index": index, "id": f"call_{index}", "type": "function", "function": function}
+            deltas.append({"tool_calls": [call]})
+        for delta in deltas:
+            add_delta(self._message, delta)
+        return deltas, self._message if final else None
+
+
+def _decided(text: str) -> str:
+    """The beginning of an unfinished reply whose meaning more text cannot change."""
+    for opening, closing in (("<tool>", "</tool>"), ("<", ">")):
+        at = text.rfind(opening)
+        if at >= 0 and closing not in text[at:]:
+            text = text[:at]
+    return text
+
+
+def _parse(text: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Reasoning, content and tool calls (name, arguments)."""
+    reasoning = ""
+    if text.startswith("<think>"):
+        reasoning, _, text = text.removeprefix("<think>").partition("</think>")
+    pattern = r"<tool>(\S+) (.*?)</tool>"
+    calls = [(str(name), str(arguments)) for name, arguments in re.findall(pattern, text, re.DOTALL)]
+    return reasoning, re.sub(pattern, "", text, flags=re.DOTALL), calls
+
+
+class Service:
+    """Answers calls; see the module's docstring."""
+
+    def __init__(self, script: Script, send_raw: Any) -> None:
+        self._script = script
+        self._send_raw = send_raw
+        self._parsers: dict[int, Parser] = {}
+
+    def answer(self, call: p.ToChat) -> p.FromChat:
+        """The answer to a call, unless magic text prevents it."""
+        text = msgspec.json.encode(msgspec.to_builtins(call) | _readable(call)).decode()
+        if DIE in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if DIE_ONCE in text and not Path(self._script.once).exists():
+            Path(self._script.once).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HANG in text:
+            time.sleep(1e6)
+        if GARBAGE in text:
+            self._send_raw(b"\xff" * 64)
+        if found := re.search(r"\[\[refuse:(.*?)\]\]", text):
+            return p.Problem(call.call, found[1])
+        match call:
+            case p.Render():
+                body = msgspec.json.decode(call.body)
+                tokens, spans = render(body)
+                return _rendered(call.call, tokens, spans, body)
+            case p.Complete():
+                prompt = vocab.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
+                return _rendered(call.call, prompt, [], msgspec.json.decode(call.body))
+            case p.Tokenize():
+                return p.Tokenized(call.call, _packed(vocab.encode(call.text)))
+            case p.Push():
+                return self._push(call)
+            case p.Close():
+                self._parsers.pop(call.stream, None)
+                return p.Closed(call.call)
+            case p.Open():
+                return p.Problem(call.call, "a chat process holds one model")
+
+    def _push(self, call: p.Push) -> p.FromChat:
+        if call.fields is not None:
+            self._parsers[call.stream] = Parser()
+        parser = self._parsers.get(call.stream)
+        if parser is None:
+            return p.Problem(call.call, f"reply {call.stream} is not open")
+        deltas, message = parser.push(call.text, call.final)
+        if call.final:
+            del self._parsers[call.stream]
+        whole = None if message is None else msgspec.json.encode(message)
+        return p.Deltas(call.call, msgspec.json.encode(deltas), whole)
+
+
+def _readable(call: p.ToChat) -> Json:
+    """A call's bytes as text, to look for magic in."""
+    data = getattr(call, "body", None) or getattr(call, "fields", None) or b""
+    return {"body": data.decode(), "fields": ""}
+
+
+def _rendered(call: int, tokens: list[int], spans: list[p.Span], body: Json) -> p.Rendered:
+    stop = body.get("stop") or body.get("stop_sequences") or []
+    fields = {"stop": [stop] if isinstance(stop, str) else stop, "ignore_eos": bool(body.get("ignore_eos"))}
+    return p.Rendered(
+        call=call,
+        tokens=_packed(tokens),
+        spans=spans,
+        fields=msgspec.json.encode(fields),
+        sampling=msgspec.json.encode(fields),
+        max_tokens=body.get("max_completion_tokens") or body.get("max_tokens") or -1,
+        reused_tokens=0,
+    )
+
+
+def _packed(tokens: list[int]) -> bytes:
+    return pack(np.array(tokens, np.int32))
+
+
+def main() -> int:
+    """Run until the daemon closes the channel; returns the exit status."""
+    script = msgspec.json.decode(sys.argv[1], type=Script)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sock = child_socket(sys.argv)
+    channel: ChildChannel[p.ToChat] = ChildChannel(sock, p.ToChat)  # type: ignore[arg-type]
+    again = bool(script.once) and Path(script.once).exists()
+    if (script.die_at_start and not again) or (script.die_at_restart and again):
+        print("the fake was told not to start", flush=True)
+        return 7
+    try:
+        payload = channel.receive_raw(timeout=None) or b""
+        if script.garbage_hello:
+            sock.sendall(b"\xff" * 64)
+        reply = Refused(script.refuse_hello) if script.refuse_hello else answer(payload, "chat", os.getpid())
+        channel.send(reply)
+        if isinstance(reply, Refused):
+            return 3
+        call = channel.receive(timeout=None)
+        assert isinstance(call, p.Open)
+        if script.problem:
+            channel.send(p.Problem(call.call, script.problem))
+            return 4
+        caps = {"supports_tools": True, "supports_system_role": True}
+        info = {"caps": caps, "supports_thinking": script.supports_thinking, "explicit": False, "source": "fake"}
+        channel.send(p.Opened(call.call, msgspec.json.encode(info), vocab.N_VOCAB))
+        service = Service(script, sock.sendall)
+        while True:
+            if (request := channel.receive(timeout=None)) is not None:
+                channel.send(service.answer(request))
+    except ChannelClosed:
+        return 0

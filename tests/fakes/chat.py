@@ -31,6 +31,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,11 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     """What the chat process is like."""
 
     once: str = ""
-    """The marker file of DIE_ONCE and `die_at_start`."""
+    """The marker file of DIE_ONCE."""
     die_at_start: bool = False
-    """Exit with status 7 before the hello; with `once`, only while that file does not exist, which is not created."""
+    """Exit with status 7 before the hello."""
     die_at_restart: bool = False
-    """Exit with status 7 before the hello, if the file `once` exists."""
+    """The same, but only when the file `once` exists: after DIE_ONCE."""
     problem: str = ""
     """Answer Open with Problem and this message."""
     refuse_hello: str = ""
@@ -167,14 +168,14 @@ def _parse(text: str) -> tuple[str, str, list[tuple[str, str]]]:
 class Service:
     """Answers calls; see the module's docstring."""
 
-    def __init__(self, script: Script, send_raw: Any) -> None:
+    def __init__(self, script: Script, send_raw: Callable[[bytes], None]) -> None:
         self._script = script
         self._send_raw = send_raw
         self._parsers: dict[int, Parser] = {}
 
     def answer(self, call: p.ToChat) -> p.FromChat:
         """The answer to a call, unless magic text prevents it."""
-        text = msgspec.json.encode(msgspec.to_builtins(call) | _readable(call)).decode()
+        text = _readable(call)
         if DIE in text:
             os.kill(os.getpid(), signal.SIGKILL)
         if DIE_ONCE in text and not Path(self._script.once).exists():
@@ -217,10 +218,10 @@ class Service:
         return p.Deltas(call.call, msgspec.json.encode(deltas), whole)
 
 
-def _readable(call: p.ToChat) -> Json:
-    """A call's bytes as text, to look for magic in."""
-    data = getattr(call, "body", None) or getattr(call, "fields", None) or b""
-    return {"body": data.decode(), "fields": ""}
+def _readable(call: p.ToChat) -> str:
+    """A call's text and JSON, to look for magic in."""
+    values = msgspec.structs.asdict(call).values()
+    return "\n".join(v if isinstance(v, str) else v.decode() for v in values if isinstance(v, str | bytes))
 
 
 def _rendered(call: int, tokens: list[int], spans: list[p.Span], body: Json) -> p.Rendered:
@@ -247,8 +248,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = child_socket(sys.argv)
     channel: ChildChannel[p.ToChat] = ChildChannel(sock, p.ToChat)  # type: ignore[arg-type]
-    again = bool(script.once) and Path(script.once).exists()
-    if (script.die_at_start and not again) or (script.die_at_restart and again):
+    if script.die_at_start or (script.die_at_restart and Path(script.once).exists()):
         print("the fake was told not to start", flush=True)
         return 7
     try:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from lcpd.build import require_active
-from lcpd.models import resolve
-from lcpd.paths import dirs
+from support import model_path
 
 if TYPE_CHECKING:
     from lcpd.native.context import Context
@@ -25,15 +22,7 @@ if TYPE_CHECKING:
 os.environ["LLAMA_CPP_LIB_PATH"] = str(require_active().lib_dir)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-MODELS = {"attention": "demo:smollm2", "swa": "demo:gemma3", "hybrid": "demo:hybrid"}
-"""One real model for each kind of state."""
-
 MakeContext = Callable[..., "Context"]
-
-
-def model_path(kind: str) -> Path:
-    """The file of the model of a kind."""
-    return resolve(MODELS[kind], dirs())
 
 
 @pytest.fixture(scope="session")
@@ -79,12 +68,3 @@ def make_context(log: object) -> Iterator[MakeContext]:
     yield make
     for context in made:
         context.close()
-
-
-WORDS = "the cache keeps what was computed once and a slot goes on from the longest prefix that it shares ".split()
-
-
-def text_of(words: int, seed: int = 0) -> str:
-    """Some English that tokenises normally."""
-    rng = np.random.default_rng(seed)
-    return " ".join(rng.choice(WORDS, words))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from native.conftest import text_of
+from support import text_of
 
 pytestmark = pytest.mark.native
 
@@ -135,7 +136,7 @@ def test_message_spans_cover_the_prompt_in_order(bridge, params, hybrid, chat):
     tokens = hybrid.tokenize(fields["prompt"], add_special=True, parse_special=True)
     spans = request(bridge, params, hybrid, fields).spans(tokens)
     assert [role for role, _, _ in spans] == ["system", "user", "assistant", "user", "assistant"]
-    assert all(begin + size == following for (_, begin, size), (_, following, _) in zip(spans, spans[1:], strict=False))
+    assert all(begin + size == following for (_, begin, size), (_, following, _) in pairwise(spans))
 
 
 def test_more_spans_than_the_first_guess_are_all_returned(bridge, params, hybrid, chat):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lcpd.engine import protocol as p
-from native.conftest import text_of
+from support import text_of
 
 pytestmark = pytest.mark.native
 KINDS = ["attention", "swa", "hybrid"]
@@ -244,7 +244,7 @@ def test_a_request_that_cannot_be_run_fails_alone(models, make_context, change, 
 def test_embeddings_in_a_prompt_stand_for_their_tokens(models, make_context):
     from gguf import GGUFReader, dequantize
 
-    from native.conftest import model_path
+    from support import model_path
 
     model = models("attention")
     engine = Engine(model, make_context(model, n_batch=128, n_ubatch=128))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from native.conftest import text_of
+from support import text_of
 
 pytestmark = pytest.mark.native
 KINDS = ["attention", "swa", "hybrid"]
@@ -141,7 +141,7 @@ def test_a_full_cache_is_reported_and_leaves_the_sequence_as_it_was(models, make
 def test_token_embeddings_as_input_give_the_same_logits_as_the_tokens(models, make_context):
     from gguf import GGUFReader, dequantize
 
-    from native.conftest import model_path
+    from support import model_path
 
     model = models("attention")
     tensor = next(t for t in GGUFReader(model_path("attention")).tensors if t.name == "token_embd.weight")

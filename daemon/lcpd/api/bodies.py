@@ -83,7 +83,7 @@ class ChatBody(SamplingFields, kw_only=True):
 class CompletionBody(SamplingFields, kw_only=True):
     """POST /v1/completions"""
 
-    prompt: str | list[str] | list[int]
+    prompt: str | list[str | int]
     suffix: str | None = None
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=1)] | None = None

@@ -48,14 +48,12 @@ def _prompt(body: CompletionBody) -> str | list[int]:
     prompt = body.prompt
     if isinstance(prompt, str):
         return prompt
-    strings = [item for item in prompt if isinstance(item, str)]
-    if strings:
-        if len(prompt) > 1:
-            raise bad_request(
-                "One prompt a request: send a string, a list of one string or a list of tokens.", "prompt"
-            )
-        return strings[0]
-    return [item for item in prompt if isinstance(item, int)]
+    if len(prompt) == 1 and isinstance(prompt[0], str):
+        return prompt[0]
+    tokens = [item for item in prompt if isinstance(item, int)]
+    if len(tokens) < len(prompt):
+        raise bad_request("Send a string, a list of one string, or a list of token ids.", "prompt")
+    return tokens
 
 
 class _Reply:

@@ -20,6 +20,7 @@ import asyncio
 import itertools
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -219,7 +220,7 @@ class ChatClient:
             seconds = self._settings.call_timeout
             _fail(oldest, ChatCrashed(f"rendering or parsing took more than {seconds:g} s (chat.call_timeout)"))
             del process.pending[oldest.message.call]
-        process.child.process.kill()
+        process.child.signal(signal.SIGKILL)
 
     async def _spawn(self) -> _Process:
         s = self._settings

@@ -82,7 +82,8 @@ class TokenMemo:
                 if index == 0:
                     continue  # a BOS that the tokeniser has added
                 break
-            borders.append((at, int(index)))
+            if at > 0:  # cutting at 0 saves nothing
+                borders.append((at, int(index)))
             char = at + len(special)
         return borders
 

@@ -44,7 +44,7 @@ class Service:
         self._params = bridge.Params("--jinja")
         self._chat = bridge.Chat(self._params, self._model.handle, call.template)
         self._parsers: dict[int, ReplyParser] = {}
-        self._memo = TokenMemo(self._tokenize_prompt, self._border_tokens())
+        self._memo = TokenMemo(self._tokenize_prompt, border_tokens(self._model))
 
     def opened(self, call: int) -> p.Opened:
         """The answer to Open."""
@@ -100,7 +100,9 @@ class Service:
 
     def _push(self, call: p.Push) -> p.FromChat:
         if call.fields is not None:
-            self._parsers[call.stream] = ReplyParser(bridge.Request(self._params, self._model.handle, call.fields))
+            request = bridge.Request(self._params, self._model.handle, call.fields)
+            end_tags = msgspec.json.decode(call.fields).get("reasoning_budget_end_tags") or []
+            self._parsers[call.stream] = ReplyParser(request, end_tags)
         parser = self._parsers.get(call.stream)
         if parser is None:
             return p.Problem(call.call, f"reply {call.stream} is not open")
@@ -114,20 +116,21 @@ class Service:
     def _tokenize_prompt(self, text: str, at_start: bool) -> Tokens:
         return self._model.tokenize(text, add_special=at_start, parse_special=True)
 
-    def _border_tokens(self) -> dict[int, str]:
-        """Special tokens at which a prompt can be cut without changing the tokens on either side."""
-        import llama_cpp.llama_cpp as llama
 
-        if llama.llama_vocab_get_add_eos(self._model.vocab):
-            return {}  # the end of a whole prompt would get an extra token that the end of a part does not
-        texts = {}
-        for token in range(self._model.n_vocab):
-            attributes = llama.llama_vocab_get_attr(self._model.vocab, token)
-            if attributes & _ATTR_CUTS and not attributes & _ATTR_LSTRIP:
-                texts[token] = self._model.piece(token, special=True).decode("utf-8", "replace")
-        every = "\0".join(texts.values())
-        # A token whose text lies inside another's could turn out to be part of that one as the text goes on.
-        return {token: text for token, text in texts.items() if text and every.count(text) == 1}
+def border_tokens(model: Model) -> dict[int, str]:
+    """Special tokens (id -> text) at which a prompt can be cut without changing the tokens on either side."""
+    import llama_cpp.llama_cpp as llama
+
+    if llama.llama_vocab_get_add_eos(model.vocab):
+        return {}  # the end of a whole prompt would get an extra token that the end of a part does not
+    texts = {}
+    for token in range(model.n_vocab):
+        attributes = llama.llama_vocab_get_attr(model.vocab, token)
+        if attributes & _ATTR_CUTS and not attributes & _ATTR_LSTRIP:
+            texts[token] = model.piece(token, special=True).decode("utf-8", "replace")
+    every = "\0".join(texts.values())
+    # A token whose text lies inside another's could turn out to be part of that one as the text goes on.
+    return {token: text for token, text in texts.items() if text and every.count(text) == 1}
 
 
 def main() -> int:

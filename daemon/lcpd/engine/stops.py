@@ -39,7 +39,8 @@ class TextFilter:
     def _release(self, final: bool) -> Released:
         found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            at, stop = min(found, key=lambda f: f[0])
+            # The one that is complete first, whatever the pieces; of those that end together the longest.
+            at, stop = min(found, key=lambda f: (f[0] + len(f[1]), f[0]))
             text, self._held = self._held[:at], ""
             return Released(text, stop)
         keep = 0 if final else max((_overlap(self._held, stop) for stop in self._stops), default=0)

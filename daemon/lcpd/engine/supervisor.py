@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -272,7 +273,7 @@ class Supervisor:
             await asyncio.sleep(self._settings.heartbeat_timeout / 8)
             now = time.monotonic()
             if verdict := watchdog.verdict(now):
-                child.process.kill()
+                child.signal(signal.SIGKILL)
                 return verdict
             self.state = State.DEGRADED if watchdog.late(now) else State.READY
 

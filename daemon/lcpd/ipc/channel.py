@@ -30,6 +30,9 @@ class ChildChannel(Generic[Incoming]):
     def __init__(self, sock: socket.socket, incoming: type[Incoming]) -> None:
         sock.setblocking(True)
         self._sock = sock
+        # Not select(): a busy daemon hands over a descriptor beyond select's limit of 1023.
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
         self._reader = FrameReader()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
@@ -53,8 +56,7 @@ class ChildChannel(Generic[Incoming]):
     def receive_raw(self, timeout: float | None) -> bytes | None:
         """As :meth:`receive`, undecoded: for the first message, whose version is not known yet."""
         while not self._ready:
-            readable, _, _ = select.select([self._sock], [], [], timeout)
-            if not readable:
+            if not self._poll.poll(None if timeout is None else timeout * 1000):
                 return None
             try:
                 data = self._sock.recv(_RECEIVE)
@@ -90,7 +92,11 @@ class DaemonChannel(Generic[Incoming]):
         self._writer.write(frame(self._encoder.encode(message)))
 
     async def receive(self) -> Incoming:
-        """The next message; raises ChannelClosed at the end of the stream."""
+        """The next message.
+
+        Raises ChannelClosed at the end of the stream, msgspec.DecodeError for a message of an unknown shape, or
+        FrameError (after which the channel is of no use) for bytes that are no frame.
+        """
         while not self._ready:
             try:
                 data = await self._reader.read(_RECEIVE)

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
+_LOG_GRACE = 2.0
+"""Seconds to wait for the rest of a dead child's output."""
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -44,33 +46,40 @@ class Child:
     sock: socket.socket
     log: deque[str]
     _reader: asyncio.Task[None]
+    _pidfd: int
+    """Signals go through it: asyncio's own way may reap the child first, and its exit status is lost then."""
 
     async def wait(self) -> int:
         """Wait for the exit, reap it and collect the rest of its output; returns the exit status (negative: signal)."""
         status = await self.process.wait()
         # A grandchild could hold the pipe open; the log is not worth waiting for that.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._reader), 2)
+            await asyncio.wait_for(asyncio.shield(self._reader), _LOG_GRACE)
         self._reader.cancel()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
         return status
 
     async def stop(self, grace: float) -> int:
         """SIGTERM, and SIGKILL after `grace` seconds; returns the exit status."""
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(asyncio.shield(self.process.wait()), grace)
         except TimeoutError:
-            self._signal(signal.SIGKILL)
+            self.signal(signal.SIGKILL)
         return await self.wait()
 
     async def kill(self) -> int:
         """SIGKILL; returns the exit status."""
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         return await self.wait()
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens when the process is over."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
 
 async def spawn(command: list[str], environment: Mapping[str, str], log_lines: int, echo: bool = False) -> Child:
@@ -79,6 +88,8 @@ async def spawn(command: list[str], environment: Mapping[str, str], log_lines: i
     The child's stdout and stderr go to `Child.log` (last `log_lines` lines), and to our stderr too when `echo`.
     """
     ours, theirs = socket.socketpair()
+    # A pipe of our own: with asyncio's, waiting for the process would also wait for grandchildren that hold it open.
+    output, output_end = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -87,35 +98,56 @@ async def spawn(command: list[str], environment: Mapping[str, str], log_lines: i
             env=dict(environment),
             pass_fds=[theirs.fileno()],
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=output_end,
             stderr=asyncio.subprocess.STDOUT,
             # A terminal's Ctrl-C must reach the daemon only, which then drains.
             start_new_session=True,
         )
     except BaseException:
         ours.close()
+        os.close(output)
         raise
     finally:
         theirs.close()
+        os.close(output_end)
     log: deque[str] = deque(maxlen=log_lines)
-    return Child(process, ours, log, asyncio.create_task(_collect(process, log, echo)))
+    return Child(process, ours, log, asyncio.create_task(_collect(output, log, echo)), _pidfd(process.pid))
 
 
-async def _collect(process: asyncio.subprocess.Process, log: deque[str], echo: bool) -> None:
-    assert process.stdout is not None
+def _pidfd(pid: int) -> int:
+    """A descriptor to signal our child with, or -1 when it is over and reaped already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1
+
+
+async def _collect(output: int, log: deque[str], echo: bool) -> None:
+    """Read the pipe `output` into `log` until its last writer is gone, and close it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), open(output, "rb", buffering=0)
+    )
     pending = b""
-    while data := await process.stdout.read(1 << 16):
-        *lines, pending = (pending + data).split(b"\n")
-        # A child that never ends its line must not fill our memory.
-        if len(pending) > 1 << 16:
-            lines, pending = [*lines, pending], b""
-        for line in lines:
-            text = line.decode("utf-8", "replace")
-            log.append(text)
-            if echo:
-                print(text, file=sys.stderr, flush=True)
-    if pending:
-        log.append(pending.decode("utf-8", "replace"))
+    try:
+        while data := await reader.read(1 << 16):
+            *lines, pending = (pending + data).split(b"\n")
+            # A child that never ends its line must not fill our memory.
+            if len(pending) > 1 << 16:
+                lines, pending = [*lines, pending], b""
+            for line in lines:
+                _keep(line, log, echo)
+        if pending:
+            _keep(pending, log, echo)
+    finally:
+        transport.close()
+
+
+def _keep(line: bytes, log: deque[str], echo: bool) -> None:
+    text = line.decode("utf-8", "replace")
+    log.append(text)
+    if echo:
+        print(text, file=sys.stderr, flush=True)
 
 
 def describe_exit(status: int) -> str:

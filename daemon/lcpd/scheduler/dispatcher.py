@@ -9,7 +9,7 @@ functions of :mod:`lcpd.scheduler.slots` and acts through `send`.
     waiting       closed                                  gone
     running       Finished, Failed                        over; the slot is idle
     running       closed                                  Cancel is sent; over when the engine confirms
-    running       the engine dies before its first token  waiting, first in line (once)
+    running       the engine dies before its first token  waiting, first in line (once); gone if it was closed
     running       the engine dies later                   over with EngineDied
     any           the engine fails for good               over with EngineFailed
 """
@@ -108,6 +108,7 @@ class Dispatcher:
             self._waiting.remove(generation)
             self._show_load()
         elif generation.id in self._running:
+            generation.closed = True
             self._try_send(p.Cancel(self._model, generation.id))
 
     # ---- placing ---------------------------------------------------------------------------------------
@@ -187,6 +188,8 @@ class Dispatcher:
         self._slots = {seq: s.Slot(seq) for seq in self._slots}
         again = []
         for generation, _ in self._running.values():
+            if generation.closed:
+                continue
             if generation.emitted or generation.attempts > 1:
                 generation.emit(EngineDied(f"the engine died while it worked on this request: {_first_line(reason)}"))
             else:

@@ -97,6 +97,8 @@ class Generation:
     emitted: bool = False
     """Whether a token has been given out; until then the request can be run anew unnoticed."""
     attempts: int = 0
+    closed: bool = False
+    """Whether nobody listens any more while it still runs."""
     over: bool = False
 
     def emit(self, event: Event | Exception) -> None:

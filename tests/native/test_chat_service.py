@@ -1,0 +1,156 @@
+"""The real chat process: rendering, tokenising by prefix, parsing, limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lcpd.build import require_active
+from lcpd.chat.client import ChatClient, ChatRefused, ChatSettings, ChatUnavailable
+from lcpd.engine.protocol import unpack
+from native.test_bridge import CALL, TOOL
+from support import model_path, text_of
+
+pytestmark = pytest.mark.native
+
+
+def chat_settings(kind="hybrid", **changes):
+    defaults = {
+        "model": model_path(kind),
+        "template": None,
+        "lib_dir": require_active().lib_dir,
+        "memory_limit": 2 << 30,
+        "call_timeout": 60.0,
+    }
+    return ChatSettings(**{**defaults, **changes})
+
+
+@pytest.fixture
+async def chat():
+    client = ChatClient(chat_settings())
+    await client.start()
+    yield client
+    await client.stop()
+
+
+def body(*messages, **fields):
+    return json.dumps({"messages": [{"role": r, "content": c} for r, c in messages], **fields}).encode()
+
+
+async def test_a_chat_comes_back_as_tokens_spans_and_fields(chat, models):
+    rendered = await chat.render("chat", body(("user", "hello"), max_tokens=7))
+    text = b"".join(models("hybrid").piece(int(t), special=True) for t in unpack(rendered.tokens)).decode()
+    assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert (rendered.spans[0].role, rendered.spans[0].begin) == ("user", 0)
+    assert rendered.max_tokens == 7
+
+
+async def test_the_engine_is_not_sent_what_only_the_parser_needs(chat):
+    rendered = await chat.render("chat", body(("user", "hello"), tools=[TOOL]))
+    assert "chat_parser" in json.loads(rendered.fields)
+    assert not {"chat_parser", "message_delimiters", "prompt"} & json.loads(rendered.sampling).keys()
+
+
+async def test_a_growing_conversation_tokenises_only_what_is_new(chat):
+    turns = [("user", text_of(400)), ("assistant", "done"), ("user", "and now?")]
+    first = await chat.render("chat", body(*turns[:1]))
+    second = await chat.render("chat", body(*turns))
+    assert first.reused_tokens == 0
+    assert second.reused_tokens >= len(unpack(first.tokens)) - 12
+
+
+async def test_a_reply_streams_and_ends_as_one_message(chat):
+    rendered = await chat.render("chat", body(("user", "x"), tools=[TOOL]))
+    reply = chat.open_reply(rendered.fields)
+    deltas, message = await chat.push(reply, "Reading.\n</think>\n\n", final=False)
+    assert deltas[0]["reasoning_content"].startswith("Reading.")
+    assert message is None
+    _, message = await chat.push(reply, CALL, final=True)
+    assert message["tool_calls"][0]["function"]["name"] == "read_file"
+    assert isinstance(message["tool_calls"][0]["function"]["arguments"], str)
+
+
+async def test_text_that_breaks_the_tool_format_is_passed_on_and_not_lost(chat):
+    from lcpd.chat.replies import add_delta
+
+    rendered = await chat.render("chat", body(("user", "x"), tools=[TOOL], tool_choice="required"))
+    reply = chat.open_reply(rendered.fields)
+    built = {"role": "assistant", "content": None}
+    text = "thinking\n</think>\n\n<tool_call>\n<function=no_such_tool>\n<parameter=zzz>1</para"
+    for at in range(0, len(text), 5):
+        deltas, message = await chat.push(reply, text[at : at + 5], final=at + 5 >= len(text))
+        for delta in deltas:
+            add_delta(built, delta)
+    assert message is not None
+    shown = json.dumps([built.get("content"), built.get("tool_calls")])
+    assert "no_such_tool" in shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}}, "nonsense"),
+        ({"grammar": "root ::= ("}, "grammar"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+    ],
+)
+async def test_schemas_and_grammars_that_do_not_compile_are_refused_and_the_process_lives(chat, fields, word):
+    pid = chat.pid
+    with pytest.raises(ChatRefused, match=word):
+        await chat.render("chat", body(("user", "x"), **fields))
+    await chat.render("chat", body(("user", "x")))
+    assert chat.pid == pid
+
+
+async def test_a_schema_that_eats_memory_ends_in_an_error_within_the_limit(chat):
+    client = ChatClient(chat_settings(memory_limit=64 << 20, call_timeout=30))
+    await client.start()
+    try:
+        schema = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 5000} for i in range(2000)}}
+        fields = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+        from lcpd.chat.client import ChatCrashed
+
+        with pytest.raises((ChatRefused, ChatCrashed)):
+            await client.render("chat", body(("user", "x"), **fields))
+        assert unpack((await client.render("chat", body(("user", "x")))).tokens).size > 0
+    finally:
+        await client.stop()
+
+
+async def test_a_file_that_is_no_model_is_reported(tmp_path: Path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 100)
+    client = ChatClient(chat_settings(model=broken))
+    with pytest.raises(ChatUnavailable, match=r"broken\.gguf"):
+        await client.start()
+
+
+@pytest.mark.parametrize("kind", ["attention", "swa", "hybrid"])
+def test_tokenising_by_prefix_equals_tokenising_the_whole(kind, models):
+    """For every vocabulary: prompts that share prefixes, with special tokens, white space and other scripts around."""
+    from lcpd.chat.memo import TokenMemo
+    from lcpd.chat.service import border_tokens
+
+    model = models(kind)
+    specials = border_tokens(model)
+    assert specials
+    shortest = sorted(specials.values(), key=len)[:6]
+    marks = ["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|im_", "start|>", "_of_turn>"]
+    blanks = ["\n", "\n\n", "  ", " ", "\t"]
+    words = ["user\n", "hello world", "d\u00e9j\u00e0 vu", "\u65e5\u672c\u8a9e", "x" * 40]
+    pieces = st.sampled_from([*shortest, *marks, *blanks, *words])
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(pieces, max_size=12), st.lists(st.lists(pieces, max_size=6), min_size=1, max_size=4))
+    def check(shared, tails):
+        memo = TokenMemo(lambda text, start: model.tokenize(text, start, True), specials)
+        for tail in tails:
+            text = "".join(shared + tail)
+            tokens, _ = memo.tokens(text)
+            assert tokens.tolist() == model.tokenize(text, True, True).tolist()
+
+    check()

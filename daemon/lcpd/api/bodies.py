@@ -67,6 +67,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop: Stops = None
     n: Annotated[int, Meta(ge=1, le=1)] | None = None
     """More than one reply to a request is not offered."""
+    # llama.cpp's schema takes a default for a value of the wrong type, without a word.
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    logit_bias: dict[str, Any] | list[Any] | None = None
+    samplers: list[str] | str | None = None
+    ignore_eos: bool | None = None
 
 
 class ChatBody(SamplingFields, kw_only=True):
@@ -140,9 +146,8 @@ def parse(data: bytes, shape: type[Body], max_depth: int) -> tuple[Body, dict[st
     try:
         return msgspec.convert(plain, shape), plain
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        param = path.rstrip("`").lstrip(".") or _missing(message)
-        raise bad_request(message, param or None) from error
+        message, param = _explained(error)
+        raise bad_request(message, param) from error
 
 
 def _where(data: bytes, error: Exception) -> str:
@@ -153,9 +158,14 @@ def _where(data: bytes, error: Exception) -> str:
     return str(error)
 
 
-def _missing(message: str) -> str:
-    """The field of "Object missing required field `x`"."""
-    return message.split("`")[1] if "missing required field" in message else ""
+def _explained(error: msgspec.ValidationError) -> tuple[str, str | None]:
+    """A validation error's message, and the field it is about."""
+    message, _, path = str(error).partition(" - at `$")
+    path = path.rstrip("`").lstrip(".")
+    if "missing required field" in message:
+        missing = message.split("`")[1]
+        path = f"{path}.{missing}" if path else missing
+    return message, path or None
 
 
 def _too_deep_field(plain: dict[str, Any], limit: int) -> str | None:

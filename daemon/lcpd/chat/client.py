@@ -5,13 +5,14 @@ The process answers one call after the other, so the oldest unanswered call is t
     what happens                        the oldest call             the calls behind it
     ------------                        ---------------             -------------------
     the process dies                    sent once more to a new     sent to the new process
-                                        process; dies again:
+    (or speaks nonsense)                process; dies again:
                                         ChatCrashed
     no answer within the deadline       the process is killed;      sent to the new process
                                         ChatCrashed
     the process cannot be started       ChatUnavailable             ChatUnavailable
 
-Reply parsers live in the process, so the client keeps each one's text and replays it after a restart.
+Reply parsers live in the process, so the client keeps each one's text and replays it after a restart, before the
+push that was not answered.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ import msgspec
 from lcpd.chat import protocol as p
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
 from lcpd.ipc.child import Child, describe_exit, spawn
+from lcpd.ipc.frames import FrameError
 from lcpd.ipc.handshake import VERSION, Hello, Refused
 
 log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer", bound=p.Message)
+_KILLS = "rendering or parsing this request kills the chat process"
+_STOP_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL."""
 _START_TIMEOUT = 120.0
 """Seconds for a large vocabulary on a slow disk."""
 
@@ -51,6 +56,14 @@ class ChatCrashed(RuntimeError):
 
 class ChatUnavailable(RuntimeError):
     """There is no chat process and none can be started."""
+
+
+class _ParserLost(Exception):
+    """The process that held a reply's parser is gone; `blamed`: it died while it worked on this push."""
+
+    def __init__(self, blamed: bool) -> None:
+        super().__init__()
+        self.blamed = blamed
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,12 @@ class ChatClient:
         """Start the process; raises ChatUnavailable with the reason."""
         async with self._starting:
             if self._process is None and not self._stopped:
-                self._process = await self._spawn()
+                process = await self._spawn()
+                if self._stopped:
+                    process.channel.close()
+                    await process.child.stop(grace=_STOP_GRACE)
+                else:
+                    self._process = process
 
     async def stop(self) -> None:
         """End the process; calls in flight raise ChatUnavailable."""
@@ -135,7 +153,7 @@ class ChatClient:
         if process := self._process:
             self._process = None
             process.channel.close()
-            await process.child.stop(grace=2)
+            await process.child.stop(grace=_STOP_GRACE)
             _fail_all(process, ChatUnavailable("the chat process was stopped"))
         for task in list(self._tasks):
             task.cancel()
@@ -163,18 +181,32 @@ class ChatClient:
 
     async def push(self, reply: Reply, text: str, final: bool) -> tuple[list[Any], dict[str, Any] | None]:
         """Add text to a reply; returns the new deltas and, when final, the whole message."""
+        deaths = 0
+        while True:
+            try:
+                answer = await self._push(reply, text, final)
+            except _ParserLost as lost:
+                deaths += lost.blamed
+                if deaths > 1:
+                    raise ChatCrashed(_KILLS) from None
+                continue
+            reply.text += text
+            message = msgspec.json.decode(answer.message) if answer.message is not None else None
+            return msgspec.json.decode(answer.deltas), message
+
+    async def _push(self, reply: Reply, text: str, final: bool) -> p.Deltas:
+        """One try at a push; raises _ParserLost when the process dies before it has answered."""
         await self.start()
         generation = self._process.generation if self._process else 0
-        if reply.process and reply.process != generation:
+        is_open = reply.process == generation
+        if not is_open and reply.text:
             # The parser died with its process: replay what it knew, whose deltas were delivered already.
             again = p.Push(next(self._ids), reply.id, reply.text, False, reply.fields)
-            await self._call(again, p.Deltas)
-        fields = None if reply.process else reply.fields
+            await self._call(again, p.Deltas, generation)
+            is_open = True
         reply.process = generation
-        answer = await self._call(p.Push(next(self._ids), reply.id, text, final, fields), p.Deltas)
-        reply.text += text
-        message = msgspec.json.decode(answer.message) if answer.message is not None else None
-        return msgspec.json.decode(answer.deltas), message
+        fields = None if is_open else reply.fields
+        return await self._call(p.Push(next(self._ids), reply.id, text, final, fields), p.Deltas, generation)
 
     async def close_reply(self, reply: Reply) -> None:
         """Drop a reply's parser before its final push."""
@@ -182,11 +214,14 @@ class ChatClient:
             with suppress(ChatCrashed, ChatUnavailable):
                 await self._call(p.Close(next(self._ids), reply.id), p.Closed)
 
-    async def _call(self, message: p.ToChat, kind: type[_Answer]) -> _Answer:
+    async def _call(self, message: p.ToChat, kind: type[_Answer], generation: int | None = None) -> _Answer:
+        """The answer to a call; with `generation` from that very process, else _ParserLost is raised."""
         await self.start()
         process = self._process
         if process is None:
             raise ChatUnavailable("the chat process is stopped")
+        if generation not in (None, process.generation):
+            raise _ParserLost(blamed=False)
         pending = _Pending(message, asyncio.get_running_loop().create_future())
         self._send(process, pending)
         answer = await pending.answer
@@ -219,18 +254,24 @@ class ChatClient:
         if oldest := next(iter(process.pending.values()), None):
             seconds = self._settings.call_timeout
             _fail(oldest, ChatCrashed(f"rendering or parsing took more than {seconds:g} s (chat.call_timeout)"))
-            del process.pending[oldest.message.call]
+            # It stays the oldest, so that its death is not blamed on the next one.
         process.child.signal(signal.SIGKILL)
 
     async def _spawn(self) -> _Process:
         s = self._settings
-        child = await spawn(
-            list(s.command), {**os.environ, "LLAMA_CPP_LIB_PATH": str(s.lib_dir), "OMP_NUM_THREADS": "1"}, 50
-        )
-        channel: DaemonChannel[Any] = await DaemonChannel.open(
-            child.sock,
-            p.FromChat | Hello | Refused,  # type: ignore[arg-type]
-        )
+        environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(s.lib_dir), "OMP_NUM_THREADS": "1"}
+        try:
+            child = await spawn(list(s.command), environment, 50)
+        except OSError as error:
+            raise ChatUnavailable(f"the chat process cannot be started: {error}") from error
+        try:
+            channel: DaemonChannel[Any] = await DaemonChannel.open(
+                child.sock,
+                p.FromChat | Hello | Refused,  # type: ignore[arg-type]
+            )
+        except BaseException:
+            await child.kill()
+            raise
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 channel.send(Hello(VERSION, "chat"))
@@ -248,6 +289,8 @@ class ChatClient:
                 tail = "\n".join(child.log) or "it wrote nothing"
                 reason = "did not start in time" if isinstance(error, TimeoutError) else describe_exit(status)
                 raise ChatUnavailable(f"the chat process {reason}: {tail}") from error
+            if isinstance(error, FrameError | msgspec.DecodeError):
+                raise ChatUnavailable(f"the chat process spoke nonsense: {error}") from error
             raise
         self.info = msgspec.json.decode(opened.info)
         process = _Process(child, channel, next(self._generations))
@@ -265,10 +308,12 @@ class ChatClient:
                 self._arm_deadline(process)
                 if pending and not pending.answer.done():
                     pending.answer.set_result(answer)
-        except (ChannelClosed, msgspec.DecodeError) as error:
+        except (ChannelClosed, FrameError, msgspec.DecodeError) as error:
             if self._process is not process:
                 return
             self._process = None
+            if self._deadline:
+                self._deadline.cancel()
             process.channel.close()
             status = await process.child.kill()
             reason = describe_exit(status) if isinstance(error, ChannelClosed) else f"spoke nonsense: {error}"
@@ -278,19 +323,26 @@ class ChatClient:
 
     async def _recover(self, dead: _Process) -> None:
         calls = list(dead.pending.values())
-        if calls and calls[0].deaths:
-            _fail(calls.pop(0), ChatCrashed("rendering or parsing this request kills the chat process"))
-        elif calls:
+        if calls:
             calls[0].deaths += 1
+            if calls[0].deaths > 1:
+                _fail(calls[0], ChatCrashed(_KILLS))
+        for pending in calls:
+            if isinstance(pending.message, p.Push):
+                _fail(pending, _ParserLost(blamed=pending.deaths > 0))
         try:
             await self.start()
+            if self._process is None:
+                raise ChatUnavailable("the chat process was stopped")
         except ChatUnavailable as error:
-            for pending in calls:
-                _fail(pending, error)
+            _fail_all(dead, error)
             log.error("%s", error)
             return
+        except asyncio.CancelledError:
+            _fail_all(dead, ChatUnavailable("the chat process was stopped"))
+            raise
         for pending in calls:
-            if self._process and not pending.answer.done():
+            if not pending.answer.done():
                 self._send(self._process, pending)
 
 

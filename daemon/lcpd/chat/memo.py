@@ -40,6 +40,8 @@ class TokenMemo:
         self._capacity = capacity
         self._max_chars = max_chars
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._added = len(tokenize("", True))
+        """Tokens in front of every prompt that stand for none of its text (a BOS)."""
 
     def tokens(self, text: str) -> tuple[Tokens, int]:
         """The tokens of a whole prompt, and how many of them were remembered."""
@@ -75,12 +77,11 @@ class TokenMemo:
         occurrence; a mismatch (a token whose text stands in the prompt in another form) ends the list.
         """
         borders = []
-        for index in np.flatnonzero(np.isin(tokens[token:], list(self._specials))) + token:
+        first = token or self._added
+        for index in np.flatnonzero(np.isin(tokens[first:], list(self._specials))) + first:
             special = self._specials[int(tokens[index])]
             at = text.find(special, char)
-            if at < 0 or (index == 0 and at > 0):
-                if index == 0:
-                    continue  # a BOS that the tokeniser has added
+            if at < 0:
                 break
             if at > 0:  # cutting at 0 saves nothing
                 borders.append((at, int(index)))

@@ -3,7 +3,8 @@
     state        means                                   send()     leaves it when
     -----        -----                                   ------     --------------
     stopped      not started, or stopped on purpose      raises     run() -> starting
-    starting     process started, no hello yet           raises     hello -> loading; death, timeout -> restarting
+    starting     process started, no hello yet           raises     hello -> loading; version refused -> failed;
+                                                                     death, timeout -> restarting
     loading      the model is being read (progress)      raises     loaded -> ready; load refused -> failed;
                                                                      death, timeout -> restarting
     ready        a token can be generated                sends      late beat -> degraded; death -> restarting
@@ -37,6 +38,7 @@ from lcpd.engine import protocol as p
 from lcpd.engine.policy import RestartPolicy, Watchdog
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
 from lcpd.ipc.child import Child, describe_exit, spawn
+from lcpd.ipc.frames import FrameError
 from lcpd.ipc.handshake import VERSION, Hello, Refused
 
 log = logging.getLogger(__name__)
@@ -181,11 +183,18 @@ class Supervisor:
         s = self._settings
         self.state = State.STARTING
         self.progress = 0.0
-        child = await spawn(list(s.command), {**os.environ, **s.environment}, s.log_lines, s.echo_log)
-        channel: DaemonChannel[Any] = await DaemonChannel.open(
-            child.sock,
-            p.FromWorker | Hello | Refused,  # type: ignore[arg-type]
-        )
+        try:
+            child = await spawn(list(s.command), {**os.environ, **s.environment}, s.log_lines, s.echo_log)
+        except OSError as error:
+            raise WorkerDied(f"the worker cannot be started: {error}", "start") from error
+        try:
+            channel: DaemonChannel[Any] = await DaemonChannel.open(
+                child.sock,
+                p.FromWorker | Hello | Refused,  # type: ignore[arg-type]
+            )
+        except BaseException:
+            await child.kill()
+            raise
         self._child, self._channel = child, channel
         cause = "crash"
         try:
@@ -198,7 +207,7 @@ class Supervisor:
             self.state = State.READY
             self._listener.on_up(info)
             await self._watch(channel, child)
-        except (ChannelClosed, msgspec.DecodeError, WorkerDied) as error:
+        except (ChannelClosed, FrameError, msgspec.DecodeError, WorkerDied) as error:
             channel.close()
             status = await child.kill()
             if isinstance(error, WorkerDied):

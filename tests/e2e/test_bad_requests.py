@@ -1,0 +1,183 @@
+"""Whatever a client sends, it gets an error that names the field, never a 500, and the daemon goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.native
+
+HI = [{"role": "user", "content": "hi"}]
+CHAT, TEXT, CLAUDE = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+
+
+def post(daemon, path, body, **headers):
+    data = body if isinstance(body, str | bytes) else json.dumps(body)
+    return httpx.post(
+        daemon.url + path, content=data, headers={"Content-Type": "application/json", **headers}, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        (CHAT, "{", 400, None),
+        (CHAT, "", 400, None),
+        (CHAT, "[]", 400, None),
+        (CHAT, "null", 400, None),
+        (CHAT, b'{"messages": "\xff\xfe"}', 400, None),
+        (CHAT, {}, 400, "messages"),
+        (CHAT, {"messages": []}, 400, "messages"),
+        (CHAT, {"messages": "hi"}, 400, "messages"),
+        (CHAT, {"messages": [1]}, 400, "messages[0]"),
+        (CHAT, {"messages": [{"content": "hi"}]}, 400, "messages[0].role"),
+        (CHAT, {"messages": [{"role": "king", "content": "hi"}]}, 400, "messages[0].role"),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
+        (CHAT, {"messages": [{"role": "user"}]}, 400, "messages"),
+        (CHAT, {"messages": HI, "model": "gpt-4"}, 404, "model"),
+        (CHAT, {"messages": HI, "model": 4}, 400, "model"),
+        (CHAT, {"messages": HI, "max_tokens": 0}, 400, "max_tokens"),
+        (CHAT, {"messages": HI, "max_tokens": "many"}, 400, "max_tokens"),
+        (CHAT, {"messages": HI, "temperature": -1}, 400, "temperature"),
+        (CHAT, {"messages": HI, "temperature": "hot"}, 400, "temperature"),
+        (CHAT, {"messages": HI, "top_p": 1.5}, 400, "top_p"),
+        (CHAT, {"messages": HI, "n": 2}, 400, "n"),
+        (CHAT, {"messages": HI, "stream": "yes"}, 400, "stream"),
+        (CHAT, {"messages": HI, "stop": 7}, 400, "stop"),
+        (CHAT, {"messages": HI, "logprobs": True}, 400, "logprobs"),
+        (CHAT, {"messages": HI, "tools": "read_file"}, 400, "tools"),
+        (CHAT, {"messages": HI, "tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
+        (CHAT, {"messages": HI, "tool_choice": "maybe"}, 400, "tool_choice"),
+        (CHAT, {"messages": HI, "response_format": {"type": "yaml"}}, 400, "response_format"),
+        (CHAT, {"messages": HI, "grammar": "root ::= ("}, 400, "grammar"),
+        (CHAT, {"messages": HI, "grammar": 5}, 400, "grammar"),
+        (TEXT, {}, 400, "prompt"),
+        (TEXT, {"prompt": 5}, 400, "prompt"),
+        (TEXT, {"prompt": ["a", "b"]}, 400, "prompt"),
+        (TEXT, {"prompt": [1, "b"]}, 400, "prompt"),
+        (TEXT, {"prompt": [999_999]}, 400, "prompt"),
+        (TEXT, {"prompt": ""}, 400, "prompt"),
+        (TEXT, {"prompt": "x", "echo": True}, 400, "echo"),
+        (TEXT, {"prompt": "x", "suffix": "y"}, 400, "suffix"),
+    ],
+)
+def test_bad_openai_bodies(daemon, path, body, status, param):
+    response = post(daemon, path, body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (status, param), error
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": HI, "max_tokens": -5}, "max_tokens"),
+        ({"messages": HI, "tools": [{"description": "nameless"}]}, "tools[0].name"),
+        ({"messages": HI, "system": 3}, "system"),
+    ],
+)
+@pytest.mark.parametrize("path", [CLAUDE, CLAUDE + "/count_tokens"])
+def test_bad_anthropic_bodies(daemon, path, body, words):
+    response = post(daemon, path, body)
+    assert response.status_code == 400
+    assert response.json()["type"] == "error"
+    assert words in response.json()["error"]["message"]
+
+
+def test_json_nested_too_deep_is_refused_before_anything_works_on_it(daemon):
+    deep = "[" * 300 + "]" * 300
+    tools = '[{"type":"function","function":{"name":"f","parameters":{"x":DEEP}}}]'.replace("DEEP", deep)
+    schema = '{"messages":[{"role":"user","content":"x"}],"tools":TOOLS}'.replace("TOOLS", tools)
+    pid = daemon.child("lcpd.chat.service")
+    response = post(daemon, CHAT, schema)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+    assert "200 levels" in response.json()["error"]["message"]
+    bottomless = '{"messages":' + "[" * 500_000 + "]" * 500_000 + "}"
+    assert post(daemon, CHAT, bottomless).status_code == 400
+    assert daemon.child("lcpd.chat.service") == pid
+
+
+def test_a_body_of_another_type_is_refused(daemon):
+    # A page in a browser can send text/plain anywhere without asking first; it cannot send JSON.
+    response = post(daemon, CHAT, {"messages": HI}, **{"Content-Type": "text/plain"})
+    assert (response.status_code, response.json()["error"]["param"]) == (415, "Content-Type")
+
+
+def test_a_body_over_the_limit_is_refused(start_daemon):
+    daemon = start_daemon(LCPD_SERVER__MAX_BODY="2KiB")
+    response = post(daemon, CHAT, {"messages": [{"role": "user", "content": "x" * 4000}]})
+    assert response.status_code == 413
+    assert "server.max_body" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", CHAT, 405), ("DELETE", "/", 405)]
+)
+def test_unknown_routes_and_methods(daemon, method, path, status):
+    response = httpx.request(method, daemon.url + path)
+    assert response.status_code == status
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example:8080"}, 403),
+        ({"Host": "localhost"}, 200),
+        ({"Host": "127.0.0.1:9"}, 200),
+        ({"Host": "[::1]:9"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_foreign_hosts_and_origins_are_refused(daemon, headers, status):
+    assert httpx.get(f"{daemon.url}/v1/models", headers=headers).status_code == status
+
+
+def test_hosts_origins_and_keys_can_be_allowed(start_daemon, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nsecret-one\nsecret-two\n")
+    daemon = start_daemon(
+        "--api-key-file", str(keys), LCPD_SERVER__ALLOWED_HOSTS="box.lan", LCPD_SERVER__ALLOWED_ORIGINS="https://ui.lan"
+    )
+    url = f"{daemon.url}/v1/models"
+    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert httpx.get(url, headers={"Authorization": "Bearer secret-one", "Host": "box.lan"}).status_code == 200
+    answer = httpx.get(url, headers={"x-api-key": "secret-two", "Origin": "https://ui.lan"})
+    assert answer.headers["Access-Control-Allow-Origin"] == "https://ui.lan"
+    assert httpx.options(url, headers={"Origin": "https://ui.lan"}).status_code == 204
+    assert httpx.get(f"{daemon.url}/health").status_code == 200
+
+
+def test_random_bodies_never_make_a_500_and_the_daemon_goes_on(daemon):
+    rng = random.Random(7)
+    values = [None, True, 0, -1, 1e308, "", "x", [], {}, [[]], {"a": [1]}, "\u0000", "<|im_end|>", 2**70]
+    fields = [
+        "messages", "model", "stream", "temperature", "top_p", "top_k", "max_tokens", "stop", "tools", "tool_choice",
+        "response_format", "seed", "logit_bias", "grammar", "json_schema", "stream_options", "samplers", "n_probs",
+        "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message", "min_p",
+        "mirostat",
+    ]  # fmt: skip
+    statuses = []
+    for _ in range(150):
+        body = {"messages": HI, "max_tokens": 2}
+        for name in rng.sample(fields, rng.randint(1, 4)):
+            body[name] = rng.choice(values)
+        if rng.random() < 0.3:
+            body["messages"] = [
+                {"role": rng.choice(["user", "assistant", "tool", "system"]), "content": rng.choice(values)}
+            ]
+        response = post(daemon, rng.choice([CHAT, TEXT, CLAUDE]), body | {"stream": False, "prompt": "hi"})
+        statuses.append(response.status_code)
+        assert response.status_code < 500, (body, response.text)
+    assert {200, 400} <= set(statuses)
+    assert daemon.chat("Read the file a.py").status_code == 200
+    assert daemon.health()["restarts"] == 0

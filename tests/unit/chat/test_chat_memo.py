@@ -1,0 +1,143 @@
+"""Tokenising by prefix: the same tokens as without it, for less work."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lcpd.chat.memo import TokenMemo, Tokens, common_prefix
+
+SPECIALS = {1: "<s>", 2: "<|im_start|>", 3: "<|im_end|>", 4: "[INST]"}
+_PIECES = ("aaa", "aa", "ab", "ba", " a", "  ", "<|", "|>", "é")
+_CUT = re.compile("|".join(re.escape(text) for text in SPECIALS.values()))
+
+
+class Toy:
+    """Cuts at special tokens, and takes the longest piece that fits in between; counts what it was given."""
+
+    def __init__(self, adds_bos: bool) -> None:
+        self.adds_bos = adds_bos
+        self.characters = 0
+
+    def __call__(self, text: str, at_start: bool) -> Tokens:
+        self.characters += len(text)
+        tokens = [1] if self.adds_bos and at_start else []
+        end = 0
+        for match in _CUT.finditer(text):
+            tokens += self._pieces(text[end : match.start()])
+            tokens.append(next(token for token, special in SPECIALS.items() if special == match.group()))
+            end = match.end()
+        return np.array(tokens + self._pieces(text[end:]), np.int32)
+
+    def _pieces(self, text: str) -> list[int]:
+        tokens = []
+        while text:
+            size = max(3 if text[:3] in _PIECES else 0, 2 if text[:2] in _PIECES else 0, 1)
+            tokens.append(100 + _PIECES.index(text[:size]) if size > 1 else 200 + ord(text[0]))
+            text = text[size:]
+        return tokens
+
+
+_BITS = st.sampled_from([*SPECIALS.values(), *_PIECES, "a", "b", "<", "<|im_", "start|>"])
+_TEXT = st.lists(_BITS, max_size=8).map("".join)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[str]:
+    """Texts of which many begin as an earlier one does, up to any character."""
+    texts = [draw(_TEXT)]
+    for _ in range(draw(st.integers(1, 6))):
+        earlier = draw(st.sampled_from(texts))
+        texts.append(earlier[: draw(st.integers(0, len(earlier)))] + draw(_TEXT))
+    return texts
+
+
+@given(conversations(), st.booleans(), st.integers(1, 4))
+@example(["<|im_start|>a", "<|im_start|>b"], True, 4)
+@example(["<s>a<s>b", "<s>a<s>bb"], True, 4)
+@example(["ab<s>", "ab<s>a"], True, 4)
+def test_the_tokens_are_those_of_the_plain_tokeniser(texts: list[str], adds_bos: bool, capacity: int) -> None:
+    memo = TokenMemo(Toy(adds_bos), SPECIALS, capacity)
+    for text in texts:
+        tokens, reused = memo.tokens(text)
+        assert tokens.tolist() == Toy(adds_bos)(text, True).tolist()
+        assert 0 <= reused <= len(tokens)
+
+
+def chat(turns: int) -> str:
+    return "<s>" + "".join(f"<|im_start|>turn {turn} aab<|im_end|>" for turn in range(turns))
+
+
+@pytest.mark.parametrize("adds_bos", [False, True])
+def test_a_longer_conversation_pays_only_for_what_follows_the_last_shared_special_token(adds_bos: bool) -> None:
+    toy = Toy(adds_bos)
+    memo = TokenMemo(toy, SPECIALS)
+    first, _ = memo.tokens(chat(50))
+    toy.characters = 0
+    _, reused = memo.tokens(chat(51))
+    assert toy.characters == len("<|im_end|>") + len("<|im_start|>turn 50 aab<|im_end|>")
+    assert reused == len(first) - 1
+
+
+def test_a_border_whose_special_token_is_not_wholly_shared_is_not_used() -> None:
+    memo = TokenMemo(Toy(False), SPECIALS)
+    memo.tokens("aaa<|im_start|>bb<|im_end|>")
+    tokens, reused = memo.tokens("aaa<|im_start|>bb<|im_")
+    assert reused == 1  # up to <|im_start|>, not up to the beginning of <|im_end|>
+    assert tokens.tolist() == Toy(False)("aaa<|im_start|>bb<|im_", True).tolist()
+
+
+def test_the_same_text_again_is_not_tokenised_at_all() -> None:
+    toy = Toy(True)
+    memo = TokenMemo(toy, SPECIALS)
+    first, _ = memo.tokens(chat(3))
+    toy.characters = 0
+    again, reused = memo.tokens(chat(3))
+    assert toy.characters == 0
+    assert reused == len(again) == len(first)
+
+
+def test_a_text_that_shares_nothing_reuses_nothing() -> None:
+    memo = TokenMemo(Toy(True), SPECIALS)
+    memo.tokens(chat(3))
+    assert memo.tokens("other")[1] == 0
+
+
+def test_two_interleaved_conversations_are_both_remembered() -> None:
+    memo = TokenMemo(Toy(True), SPECIALS)
+    memo.tokens("A" + chat(5))
+    memo.tokens("B" + chat(5))
+    assert memo.tokens("A" + chat(6))[1] > 0
+    assert memo.tokens("B" + chat(6))[1] > 0
+
+
+def test_the_text_used_longest_ago_is_forgotten_when_there_are_too_many() -> None:
+    memo = TokenMemo(Toy(True), SPECIALS, capacity=2)
+    memo.tokens("A" + chat(5))
+    memo.tokens("B" + chat(5))
+    memo.tokens("A" + chat(5))
+    memo.tokens("C" + chat(5))
+    assert memo.tokens("A" + chat(6))[1] > 0
+    assert memo.tokens("B" + chat(6))[1] == 0
+
+
+def test_texts_are_forgotten_when_they_are_too_long_together_but_the_newest_stays() -> None:
+    text = chat(5)
+    memo = TokenMemo(Toy(True), SPECIALS, max_chars=len(text) * 3 // 2)
+    memo.tokens("A" + text)
+    memo.tokens("B" + text)
+    assert memo.tokens("A" + chat(1))[1] == 0
+    memo = TokenMemo(Toy(True), SPECIALS, max_chars=1)
+    memo.tokens(text)
+    assert memo.tokens(chat(6))[1] > 0
+
+
+@given(st.text("ab", max_size=20), st.text("ab", max_size=20), st.text("ab", max_size=40))
+def test_the_common_prefix_of_two_texts_is_as_long_as_possible(a: str, b: str, head: str) -> None:
+    expected = len(os.path.commonprefix([head + a, head + b]))
+    assert common_prefix(head + a, head + b) == expected

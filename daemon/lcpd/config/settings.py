@@ -145,7 +145,7 @@ class ModelSettings(Section):
         ge=1,
         le=2**20,
         json_schema_extra={"unit": "tokens"},
-        description="Tokens computed together on the device at most; no more than batch.",
+        description="Tokens computed together on the device at most; more than batch is as good as batch.",
     )
     tensor_split: FloatList = Field(
         default=(),
@@ -174,12 +174,12 @@ class ModelSettings(Section):
             raise ValueError(f"must not be off with model.kv = {kv!r}: a quantised V cache needs it")
         return value
 
-    @field_validator("ubatch")
+    @field_validator("batch")
     @classmethod
-    def _a_micro_batch_fits_the_batch(cls, value: int, info: ValidationInfo) -> int:
-        batch = info.data.get("batch", value)
-        if value > batch:
-            raise ValueError(f"must not be more than model.batch = {batch}")
+    def _a_batch_holds_a_token_of_every_slot(cls, value: int, info: ValidationInfo) -> int:
+        slots = info.data.get("slots", 1)
+        if value < slots:
+            raise ValueError(f"must not be less than model.slots = {slots}")
         return value
 
 

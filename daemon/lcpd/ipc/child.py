@@ -154,7 +154,7 @@ def describe_exit(status: int) -> str:
     """An exit status in words."""
     if status < 0:
         try:
-            return f"killed by {signal.Signals(-status).name}"
+            return f"was killed by {signal.Signals(-status).name}"
         except ValueError:
-            return f"killed by signal {-status}"
+            return f"was killed by signal {-status}"
     return f"exited with status {status}"

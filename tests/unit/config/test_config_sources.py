@@ -195,8 +195,13 @@ def test_all_problems_of_all_sources_are_reported_at_once(file: Path) -> None:
     assert len(found) == 5
 
 
-def test_a_micro_batch_larger_than_the_batch_is_an_error_even_by_default() -> None:
-    assert problems(model__batch=256) == ("model.ubatch = 512: must not be more than model.batch = 256 (from default)",)
+def test_a_micro_batch_larger_than_the_batch_is_no_mistake() -> None:
+    assert load(None, {"model.batch": 256}, {}).settings.model.ubatch == 512
+
+
+def test_a_batch_too_small_for_the_slots_is_an_error() -> None:
+    (problem,) = problems(model__batch=4, model__slots=8)
+    assert problem.startswith("model.batch = 4: must not be less than model.slots = 8")
 
 
 def test_a_quantised_kv_cache_without_flash_attention_is_an_error() -> None:

@@ -178,8 +178,8 @@ def test_a_child_whose_daemon_has_died_before_it_could_ask_exits_at_once() -> No
 def test_exit_statuses_are_put_into_words() -> None:
     assert describe_exit(0) == "exited with status 0"
     assert describe_exit(3) == "exited with status 3"
-    assert describe_exit(-9) == "killed by SIGKILL"
-    assert describe_exit(-63) in ("killed by signal 63", "killed by SIGRTMAX-1")
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-63) in ("was killed by signal 63", "was killed by SIGRTMAX-1")
 
 
 def test_the_death_signal_is_asked_for_with_the_right_parent() -> None:

@@ -127,6 +127,28 @@ def load(slots: int = 2, n_ctx: int = 4096, n_batch: int = 64, model: str = "fak
     return p.Load(model=model, path="fake.gguf", context=context)
 
 
+def model_info(load: p.Load, kind: Kind = "attention", n_ctx: int = 0) -> p.ModelInfo:
+    """What the fake says that it has loaded; `n_ctx` as in `Script`."""
+    context = load.context
+    n_ctx = n_ctx or context.n_ctx or context.n_ctx_cap
+    return p.ModelInfo(
+        description="a fake model",
+        kind=kind,
+        n_params=1000,
+        size_bytes=2000,
+        n_ctx=n_ctx,
+        n_ctx_train=8192,
+        n_vocab=vocab.N_VOCAB,
+        n_embd=8,
+        n_batch=min(context.n_batch, n_ctx),
+        n_ubatch=min(context.n_ubatch, n_ctx),
+        threads=context.threads,
+        devices={"CPU": 2},
+        system="fake",
+        build="fake",
+    )
+
+
 class CacheFull(Exception):
     """There are not enough free cells."""
 
@@ -198,7 +220,7 @@ class Worker:
     """The loop: one decode step for all, then one prefill batch of the oldest request that can go on."""
 
     def __init__(self, script: Script, load: p.Load, send: Callable[[p.FromWorker], None], faults: Faults) -> None:
-        self.info = _info(script, load)
+        self.info = model_info(load, script.kind, script.n_ctx)
         self._script = script
         self._load = load
         self._send = send
@@ -464,24 +486,3 @@ def _serve(script: Script, load: p.Load, channel: ChildChannel[p.ToWorker], faul
         if time.monotonic() - beaten >= script.beat_seconds:
             beaten = time.monotonic()
             channel.send(worker.beat())
-
-
-def _info(script: Script, load: p.Load) -> p.ModelInfo:
-    context = load.context
-    n_ctx = script.n_ctx or context.n_ctx or context.n_ctx_cap
-    return p.ModelInfo(
-        description="a fake model",
-        kind=script.kind,
-        n_params=1000,
-        size_bytes=2000,
-        n_ctx=n_ctx,
-        n_ctx_train=8192,
-        n_vocab=vocab.N_VOCAB,
-        n_embd=8,
-        n_batch=min(context.n_batch, n_ctx),
-        n_ubatch=min(context.n_ubatch, n_ctx),
-        threads=context.threads,
-        devices={"CPU": 2},
-        system="fake",
-        build="fake",
-    )

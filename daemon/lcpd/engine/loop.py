@@ -21,6 +21,7 @@ import numpy as np
 
 from lcpd.engine import protocol as p
 from lcpd.engine.job import Job
+from lcpd.engine.pace import PrefillPace
 from lcpd.engine.stops import TextFilter
 from lcpd.native.bridge import BridgeError, Params, Request, Sampler, step_many
 from lcpd.native.context import Bytes, CacheFull, Context, DecodeError, StateError
@@ -41,6 +42,7 @@ class DecodeLoop:
         self._checkpoints: dict[int, Bytes] = {}
         self._last_used: dict[int, float] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._pace = PrefillPace(context.n_batch, context.n_ubatch)
         self.batches = 0
         self.tokens = 0
 
@@ -156,7 +158,7 @@ class DecodeLoop:
 
     def _prefill_step(self, job: Job) -> bool:
         """Decode the job's next prefill batch; False when it has to wait for free cells."""
-        end = job.chunk_end(self._context.n_batch)
+        end = job.chunk_end(self._pace.batch())
         positions = job.positions[job.done : end]
         last = end == len(job.prompt)
         begun = time.monotonic()
@@ -180,6 +182,7 @@ class DecodeLoop:
             return True
         seconds = time.monotonic() - begun
         self._count(end - job.done)
+        self._pace.observe(end - job.done, seconds)
         job.done = end
         job.prefill_seconds += seconds
         self._send(p.Prefilled(job.request, end, seconds))

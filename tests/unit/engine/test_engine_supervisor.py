@@ -56,9 +56,9 @@ class Recorder:
 
 
 async def wait_for(condition: Callable[[], bool]) -> None:
-    """For what nobody is told: a state that is only looked at."""
+    """For what nobody is told: a state that can only be looked at."""
     async with asyncio.timeout(60):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -368,15 +368,16 @@ async def test_stop_after_a_failure_is_stopped(make: Make) -> None:
 
 
 async def test_stop_at_any_moment_of_the_start_leaves_no_process_and_no_descriptor(make: Make) -> None:
-    def children() -> str:
-        return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    def belongings() -> tuple[str, int]:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        return children, len(list(Path("/proc/self/fd").iterdir()))
 
     supervisor, recorder = make()
     supervisor.start()  # opens what asyncio keeps for all children
     await recorder.expect("up")
     await supervisor.stop()
     await asyncio.sleep(0)
-    before = (children(), len(os.listdir("/proc/self/fd")))
+    before = belongings()
     for rounds in range(25):
         supervisor, _ = make()
         supervisor.start()
@@ -384,7 +385,7 @@ async def test_stop_at_any_moment_of_the_start_leaves_no_process_and_no_descript
             await asyncio.sleep(0)
         await supervisor.stop()
         await asyncio.sleep(0)
-        assert (children(), len(os.listdir("/proc/self/fd"))) == before, f"stopped after {rounds} rounds of the loop"
+        assert belongings() == before, f"stopped after {rounds} rounds of the loop"
 
 
 async def test_a_stopped_supervisor_can_be_started_again(make: Make) -> None:

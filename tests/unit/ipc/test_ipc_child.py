@@ -27,7 +27,7 @@ def child(code: str) -> list[str]:
 
 
 def open_descriptors() -> set[str]:
-    return {f"{fd.name} -> {os.readlink(fd)}" for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    return {f"{fd.name} -> {fd.readlink()}" for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
 
 
 async def receive(sock: socket.socket, size: int) -> bytes:

@@ -38,10 +38,10 @@ _PROMPT = st.text("ab", min_size=1, max_size=12).map(tokens)
 
 
 @st.composite
-def slots(draw: st.DrawFn, seq: int = 0, busy: st.SearchStrategy[bool] = st.just(False)) -> Slot:
+def slots(draw: st.DrawFn) -> Slot:
     held = draw(_TEXT)
     positions = draw(st.sets(st.integers(1, len(held)), max_size=4)) if len(held) else set()
-    return Slot(seq, held, checkpoints(*sorted(positions)), draw(busy), draw(st.integers(0, 3)))
+    return Slot(0, held, checkpoints(*sorted(positions)), draw(st.booleans()), draw(st.integers(0, 3)))
 
 
 # ---- common_prefix ----------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def cost(placement: Placement, prompt: Tokens) -> int:
 
 
 @given(
-    st.lists(slots(busy=st.booleans()), max_size=4).map(lambda many: [replace(s, seq=i) for i, s in enumerate(many)]),
+    st.lists(slots(), max_size=4).map(lambda many: [replace(s, seq=i) for i, s in enumerate(many)]),
     _PROMPT,
     st.booleans(),
 )

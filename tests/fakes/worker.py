@@ -424,8 +424,7 @@ class Faults:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
-                sys.stdout.flush()
-                os._exit(int(argument))
+                sys.exit(int(argument))
             case "hang":
                 time.sleep(min(seconds, 1e6))
             case "stall":

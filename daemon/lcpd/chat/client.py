@@ -284,7 +284,7 @@ class ChatClient:
                 raise ChatUnavailable(getattr(opened, "message", f"the chat process said {opened!r}"))
         except BaseException as error:
             channel.close()
-            status = await child.kill()
+            status = await (child.reap() if isinstance(error, ChannelClosed) else child.kill())
             if isinstance(error, ChannelClosed | TimeoutError):
                 tail = "\n".join(child.log) or "it wrote nothing"
                 reason = "did not start in time" if isinstance(error, TimeoutError) else describe_exit(status)
@@ -315,8 +315,11 @@ class ChatClient:
             if self._deadline:
                 self._deadline.cancel()
             process.channel.close()
-            status = await process.child.kill()
-            reason = describe_exit(status) if isinstance(error, ChannelClosed) else f"spoke nonsense: {error}"
+            if isinstance(error, ChannelClosed):
+                reason = describe_exit(await process.child.reap())
+            else:
+                await process.child.kill()
+                reason = f"spoke nonsense: {error}"
             log.warning("the chat process %s", reason)
             self._on_restart(reason)
             await self._recover(process)

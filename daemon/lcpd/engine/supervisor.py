@@ -209,13 +209,15 @@ class Supervisor:
             await self._watch(channel, child)
         except (ChannelClosed, FrameError, msgspec.DecodeError, WorkerDied) as error:
             channel.close()
-            status = await child.kill()
-            if isinstance(error, WorkerDied):
-                reason, cause = str(error), error.cause
-            elif isinstance(error, ChannelClosed):
-                reason = f"the worker {describe_exit(status)}"
+            if isinstance(error, ChannelClosed):
+                reason = f"the worker {describe_exit(await child.reap())}"
             else:
-                reason = f"the worker spoke nonsense: {error}"
+                await child.kill()
+                reason = str(error)
+                if isinstance(error, WorkerDied):
+                    cause = error.cause
+                else:
+                    reason = f"the worker spoke nonsense: {error}"
             raise WorkerDied(_with_log(reason, child), cause) from error
         finally:
             self._child = self._channel = None

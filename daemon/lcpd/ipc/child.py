@@ -64,6 +64,13 @@ class Child:
     async def stop(self, grace: float) -> int:
         """SIGTERM, and SIGKILL after `grace` seconds; returns the exit status."""
         self.signal(signal.SIGTERM)
+        return await self.reap(grace)
+
+    async def reap(self, grace: float = 1.0) -> int:
+        """Wait for a child that is about to exit, and SIGKILL it after `grace` seconds; returns the exit status.
+
+        A child that exits by itself closes its channel first; to kill it right then would hide its status.
+        """
         try:
             await asyncio.wait_for(asyncio.shield(self.process.wait()), grace)
         except TimeoutError:

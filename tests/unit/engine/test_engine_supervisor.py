@@ -267,12 +267,13 @@ async def test_a_worker_that_cannot_be_started_at_all_is_reported(make: Make) ->
     assert supervisor.state is State.FAILED
 
 
-@pytest.mark.parametrize(("point", "rubbish"), [("start", "garbage"), ("load", "nonsense"), ("loaded", "garbage")])
+@pytest.mark.parametrize(("point", "rubbish"), [("start", "garbage"), ("load", "nonsense"), ("request:1", "garbage")])
 async def test_a_worker_that_speaks_nonsense_is_replaced(make: Make, tmp_path: Path, point: str, rubbish: str) -> None:
     supervisor, recorder = make({"faults": [Fault(point, rubbish, once=str(tmp_path / "first life"))]})
     supervisor.start()
-    if point == "loaded":
+    if point == "request:1":
         await recorder.expect("up")
+        supervisor.send(start_message())
     reason, _ = await recorder.expect("down")
     assert reason.startswith("the worker spoke nonsense")
     await recorder.expect("up")

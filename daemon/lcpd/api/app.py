@@ -11,7 +11,7 @@ from aiohttp import web
 from lcpd.api import guard, info
 from lcpd.api.chat_completions import chat_completions
 from lcpd.api.completions import completions
-from lcpd.api.context import CONTEXT, Context
+from lcpd.api.context import CONTEXT, CORS, STATUS, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.messages import count_tokens, messages
 
@@ -82,7 +82,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         body = internal.anthropic() if _speaks_anthropic(request) else internal.openai()
         return web.json_response(body, status=500)
     finally:
-        status = request.get("code", status)
+        status = request.get(STATUS, status)
         resource = request.match_info.route.resource
         endpoint = resource.canonical.removeprefix("/v1") if resource else "unknown"
         request.app[CONTEXT].metrics.requests.labels(endpoint, str(status)).inc()
@@ -115,10 +115,10 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
                 type="authentication_error",
                 code="invalid_api_key",
             )
-    request["cors"] = cors
+    request[CORS] = cors
     return await handler(request)
 
 
 async def _add_cors(request: web.Request, response: web.StreamResponse) -> None:
     """Signal handler: let allowed origins read the answer."""
-    response.headers.update(request.get("cors", {}))
+    response.headers.update(request.get(CORS, {}))

@@ -31,3 +31,7 @@ class Context:
 
 
 CONTEXT: web.AppKey[Context] = web.AppKey("context", Context)
+STATUS: web.RequestKey[int] = web.RequestKey("status", int)
+"""The status that a reply deserves whose headers were out before it failed; for the log and the metrics."""
+CORS: web.RequestKey[dict[str, str]] = web.RequestKey("cors", dict)
+"""Headers for the answer to a page of an allowed origin."""

@@ -120,8 +120,8 @@ async def test_while_the_model_loads_its_progress_is_told_and_nothing_can_be_sen
     info = await recorder.expect("up")
     assert supervisor.state is State.READY
     assert supervisor.progress == 1.0
-    assert supervisor.info is info
-    assert info.description == "a fake model"
+    assert isinstance(info, p.ModelInfo)
+    assert supervisor.info == info
 
 
 async def test_a_ready_worker_is_sent_commands_and_its_messages_are_passed_on(make: Make) -> None:

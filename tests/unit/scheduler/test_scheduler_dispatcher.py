@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.worker import load, model_info
+from fakes.worker import Kind, load, model_info
 from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import NotReadyError
 from lcpd.metrics import Metrics
@@ -33,7 +33,7 @@ from lcpd.scheduler.slots import Span
 class Engine:
     """A dispatcher, what it sent, and words to answer with."""
 
-    def __init__(self, slots: int = 1, checkpoints: int = 3, queue_size: int = 8, kind: str = "attention") -> None:
+    def __init__(self, slots: int = 1, checkpoints: int = 3, queue_size: int = 8, kind: Kind = "attention") -> None:
         self.sent: list[p.ToWorker] = []
         self.metrics = Metrics()
         self.info = model_info(load(slots), kind)
@@ -298,7 +298,7 @@ async def test_models_that_cannot_roll_back_are_asked_for_checkpoints_with_ids_o
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("attention", 3), ("hybrid", 0)])
-async def test_none_are_asked_for_where_they_are_not_needed_or_not_wanted(kind: str, limit: int) -> None:
+async def test_none_are_asked_for_where_they_are_not_needed_or_not_wanted(kind: Kind, limit: int) -> None:
     engine = Engine(kind=kind, checkpoints=limit).up()
     engine.dispatcher.submit(TURN_1)
     assert engine.start().checkpoints == {}

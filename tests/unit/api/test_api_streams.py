@@ -1,0 +1,128 @@
+"""Streams: what is sent while nothing comes, when the engine dies, and when the client goes away or does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from fakes.api import chat_body, context_of, until
+
+PATHS = {
+    "chat": ("/v1/chat/completions", chat_body("hello", stream=True)),
+    "completions": ("/v1/completions", {"prompt": "hello", "stream": True}),
+    "messages": ("/v1/messages", chat_body("hello", stream=True, max_tokens=50)),
+}
+SLOW = {"decode_seconds": 0.25, "reply": "slow"}
+
+
+def events(body: str) -> list:
+    """The JSON payloads of a stream."""
+    return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completions"])
+async def test_openai_streams_send_comments_while_nothing_else_comes(make_client, dialect):
+    client = await make_client(SLOW, server__heartbeat_interval=0.05)
+    path, body = PATHS[dialect]
+    text = await (await client.post(path, json=body)).text()
+    assert text.count(": still working\n\n") >= 3
+    assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_anthropic_streams_send_empty_deltas_because_claude_code_counts_nothing_else(make_client):
+    client = await make_client(SLOW, server__heartbeat_interval=0.05)
+    path, body = PATHS["messages"]
+    received = events(await (await client.post(path, json=body)).text())
+    kinds = [event["type"] for event in received]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    empty = [e for e in received if e["type"] == "content_block_delta" and e["delta"].get("text") == ""]
+    assert len(empty) >= 3
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    assert "".join(e["delta"].get("text", "") for e in received if e["type"] == "content_block_delta") == "slow"
+
+
+async def test_a_client_that_asked_for_thinking_gets_its_heartbeats_in_a_thinking_block(make_client):
+    client = await make_client({"prefill_seconds": 0.3, "reply": "slow"}, server__heartbeat_interval=0.05)
+    body = {**PATHS["messages"][1], "thinking": {"type": "adaptive"}}
+    received = events(await (await client.post("/v1/messages", json=body)).text())
+    assert received[1]["content_block"]["type"] == "thinking"
+    # The text that comes after it is a block of its own.
+    starts = [e["content_block"]["type"] for e in received if e["type"] == "content_block_start"]
+    assert starts == ["thinking", "text"]
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+async def test_a_long_reply_that_is_not_streamed_is_preceded_by_white_space(make_client, dialect):
+    client = await make_client(SLOW, server__heartbeat_interval=0.05)
+    path, body = PATHS[dialect]
+    response = await client.post(path, json={**body, "stream": False})
+    text = await response.text()
+    assert text.startswith("   ")
+    assert "slow" in json.dumps(json.loads(text))
+
+
+async def test_headers_come_at_once_and_tell_proxies_not_to_wait(make_client):
+    client = await make_client({"prefill_seconds": 5})
+    path, body = PATHS["chat"]
+    response = await asyncio.wait_for(client.post(path, json=body), 3)
+    assert response.headers["X-Accel-Buffering"] == "no"
+    assert response.content_type == "text/event-stream"
+    response.close()
+
+
+@pytest.mark.parametrize(("dialect", "marker"), [("chat", "error"), ("completions", "error"), ("messages", "type")])
+async def test_a_stream_whose_engine_dies_ends_in_an_error_of_its_dialect(make_client, dialect, marker):
+    client = await make_client({"reply": "a long reply", "faults": [{"at": "token:3", "do": "kill"}]})
+    path, body = PATHS[dialect]
+    last = events(await (await client.post(path, json=body)).text())[-1]
+    error = last["error"]
+    assert marker in last
+    assert "send the request again" in error["message"]
+
+
+async def test_a_client_that_goes_away_frees_its_slot(make_client):
+    client = await make_client({"decode_seconds": 0.05}, model__slots=1)
+    path, body = PATHS["chat"]
+    response = await client.post(path, json={**body, "ignore_eos": True})
+    await response.content.readline()
+    dispatcher = context_of(client).dispatcher
+    assert dispatcher.running == 1
+    response.close()
+    await until(lambda: dispatcher.running == 0)
+
+
+async def test_a_client_that_leaves_the_queue_is_forgotten(make_client):
+    client = await make_client({"decode_seconds": 0.05}, model__slots=1)
+    path, body = PATHS["chat"]
+    first = await client.post(path, json={**body, "ignore_eos": True})
+    second = await client.post(path, json=body)
+    dispatcher = context_of(client).dispatcher
+    assert dispatcher.waiting == 1
+    second.close()
+    await until(lambda: dispatcher.waiting == 0)
+    first.close()
+
+
+async def test_a_client_that_does_not_read_is_dropped(make_client):
+    client = await make_client(model__slots=1, model__ctx=2_000_000, server__client_timeout=0.3)
+    body = json.dumps({**PATHS["completions"][1], "ignore_eos": True})
+    head = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    dispatcher = context_of(client).dispatcher
+    with socket.create_connection((client.host, client.port)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall("\r\n".join([*head, f"Content-Length: {len(body)}", "", body]).encode())
+        await until(lambda: dispatcher.running == 1)
+        await until(lambda: dispatcher.running == 0)
+    metrics = context_of(client).metrics.registry
+    assert metrics.get_sample_value("lcpd_generation_tokens_total") < 1_900_000
+
+
+async def test_slow_parsing_makes_fewer_and_larger_deltas_and_loses_nothing(make_client):
+    client = await make_client({"reply": "many small pieces of text " * 40})
+    path, body = PATHS["chat"]
+    received = events(await (await client.post(path, json=body)).text())
+    content = "".join(e["choices"][0]["delta"].get("content") or "" for e in received if e["choices"])
+    assert content == "many small pieces of text " * 40

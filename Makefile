@@ -11,11 +11,11 @@ STAMP  := $(VENV)/.installed
 # The bindings are installed without compiling llama.cpp: `lcpd build` does that, once, for this machine.
 PIP_INSTALL := CMAKE_ARGS="-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF" $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast lint format build peer models check-gpu check-cuda-build bench lock docs clean
+.PHONY: demo test test-fast lint format build peer models check-gpu check-gpu-pack check-cuda-build bench lock docs clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^#   //p' Makefile; echo "also: test-fast lint format build bench check-gpu check-cuda-build lock docs clean"
+	@sed -n 's/^#   //p' Makefile; echo "also: test-fast lint format build bench check-gpu check-gpu-pack check-cuda-build lock docs clean"
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "== virtual environment: $(VENV)"
@@ -67,8 +67,12 @@ bench: peer models
 check-cuda-build: $(STAMP)
 	@$(BIN)/python llama.cpp/check_cuda_build.py
 
+# Needs a GPU and what check-gpu-pack made, but neither network nor the virtual environment (docs/gpu.md).
 check-gpu:
-	@bash llama.cpp/check_gpu.sh
+	@$(PYTHON) llama.cpp/check_gpu/run.py
+
+check-gpu-pack: $(STAMP)
+	@PYTHONPATH=llama.cpp $(BIN)/python -m check_gpu.pack
 
 # After changing dependencies in pyproject.toml.
 lock: $(STAMP)

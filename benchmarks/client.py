@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Barrier
 from typing import Any
 
 from benchmarks.servers import HOST
@@ -63,10 +62,9 @@ def rates(samples: Sequence[Sample]) -> Rates:
 
 
 def measure(port: int, bodies: Sequence[Json]) -> Rates:
-    """Send the chat requests at once and follow their streams to the end.  Raises RequestFailed."""
-    together = Barrier(len(bodies))
+    """Send the chat requests at once and follow their streams to the end.  Raises RequestFailed or OSError."""
     with ThreadPoolExecutor(len(bodies)) as pool:
-        return rates(list(pool.map(lambda body: _stream(port, body, together), bodies)))
+        return rates(list(pool.map(lambda body: _stream(port, body), bodies)))
 
 
 def chat_body(prompt: str, gen_tokens: int) -> Json:
@@ -81,13 +79,11 @@ def chat_body(prompt: str, gen_tokens: int) -> Json:
     }
 
 
-def _stream(port: int, body: Json, together: Barrier) -> Sample:
+def _stream(port: int, body: Json) -> Sample:
     connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT)
     payload = json.dumps(body).encode()
+    sent = time.monotonic()
     try:
-        connection.connect()
-        together.wait()
-        sent = time.monotonic()
         connection.request("POST", "/v1/chat/completions", payload, {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:

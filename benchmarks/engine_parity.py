@@ -15,6 +15,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.client import Json, Rates, RequestFailed, chat_body, measure
-from benchmarks.ratios import Interval, Verdict, judge, median_interval, pair_ratios, spread
+from benchmarks.machine import OTHERS_LIMIT, others_share, usage, wait_until_quiet
+from benchmarks.ratios import MIN_PAIRS, Interval, Verdict, judge, median_interval, pair_ratios, spread
 from benchmarks.servers import Equal, Server, ServerFailed, run_lcpd, run_peer
 from lcpd.build import BuildMissing, require_active
 from lcpd.engine.threads import free_cores
@@ -37,15 +39,35 @@ WORDS = (
 )
 """Each is about one token in the usual vocabularies."""
 IDLE_WINDOW = 2.0
-"""Seconds over which the idle server's CPU time is watched."""
+"""Seconds over which the idle servers' CPU time is watched."""
 IDLE_LIMIT = 0.05
 """Share of one core that an idle server may use."""
-FIGURES = {"prefill": "prefill", "decode": "decode", "server_prefill": "prefill", "server_decode": "decode"}
-"""Field of Rates -> what it measures."""
+LABELS = {
+    "prefill": "prefill, seen by the client",
+    "decode": "decode, seen by the client",
+    "server_prefill": "prefill, reported by the server",
+    "server_decode": "decode, reported by the server",
+}
+"""By field of Rates."""
 
 
 class Unfair(RuntimeError):
-    """The idle server burns CPU time, so the rates of the other mean nothing."""
+    """An idle server burns CPU time, so the rates of the other mean nothing."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A round on either server."""
+
+    lcpd: Rates
+    peer: Rates
+    others: float
+    """Share of a core that other processes used meanwhile."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the rates say more about the other processes."""
+        return self.others > OTHERS_LIMIT
 
 
 @dataclass(frozen=True)
@@ -63,85 +85,101 @@ class Figure:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print; status 0 for a finished measurement whatever its verdict, 1 where it could not be made."""
     options = _parser().parse_args(arguments)
-    console = Console()
+    console = Console(highlight=False)
     try:
-        figures, facts = run(options, console)
-    except (BadReference, BuildMissing, ModelMissing, RequestFailed, ServerFailed, Unfair) as error:
+        settings, pairs = measure_pairs(options, console)
+    except (BadReference, BuildMissing, ModelMissing, OSError, RequestFailed, ServerFailed, Unfair) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    used, note = choose(pairs)
+    figures = [_figure(name, used) for name in LABELS]
+    console.print(note)
     console.print(_table(figures))
     for figure in figures:
-        console.print(f"{figure.name}: {figure.verdict.outcome} ({figure.verdict.reason})", highlight=False)
+        console.print(f"{figure.name}: {figure.verdict.outcome} ({figure.verdict.reason})")
     if options.json:
-        report = {"settings": facts, "figures": [asdict(figure) for figure in figures]}
+        report = {"settings": settings, "pairs": [asdict(p) for p in pairs], "figures": [asdict(f) for f in figures]}
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_parity", description=__doc__)
-    parser.add_argument("--pairs", type=_positive, default=20)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine_parity",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--pairs", type=int, default=20, metavar="N", help="undisturbed pairs to collect")
     parser.add_argument("--model", default="demo:smollm2", metavar="REF")
-    parser.add_argument("--prompt-tokens", type=_positive, default=512, metavar="N", help="about as many")
-    parser.add_argument("--gen-tokens", type=_positive, default=64, metavar="N")
-    parser.add_argument("--streams", type=_positive, default=1, metavar="N", help="requests at once; as many slots")
-    parser.add_argument("--threads", type=_positive, default=free_cores(), metavar="N")
+    parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="about as many in each prompt")
+    parser.add_argument("--gen-tokens", type=int, default=128, metavar="N")
+    parser.add_argument("--streams", type=int, default=1, metavar="N", help="requests at once, and as many slots")
+    parser.add_argument("--threads", type=int, default=free_cores(), metavar="N")
     parser.add_argument("--flash-attn", choices=["on", "off"], default="off")
-    parser.add_argument("--seed", type=int, default=1, help="of the prompts")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the prompts")
+    parser.add_argument(
+        "--patience", type=float, default=300, metavar="SECONDS", help="to wait for a quiet machine, altogether"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every rate there")
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+def measure_pairs(options: argparse.Namespace, console: Console) -> tuple[Json, list[Pair]]:
+    """The settings, and all pairs: as many undisturbed ones as asked for, or fewer when patience ran out.
 
-
-def run(options: argparse.Namespace, console: Console) -> tuple[list[Figure], Json]:
-    """All pairs.  Raises what `main` lists."""
+    Raises what `main` reports.
+    """
     build = require_active()
     if build.peer is None:
         raise BuildMissing("the active build has no llama-server; run: lcpd build --target llama-server")
     equal = Equal(
         model=resolve(options.model, dirs()),
         threads=options.threads,
-        ctx=options.streams * (options.prompt_tokens * 2 + options.gen_tokens + 256),
+        ctx=options.streams * (2 * options.prompt_tokens + options.gen_tokens + 256),
         batch=2048,
         ubatch=512,
         flash_attn=options.flash_attn,
         slots=options.streams,
     )
     words = random.Random(options.seed)
-    lcpd_rates: list[Rates] = []
-    peer_rates: list[Rates] = []
+    pairs: list[Pair] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lcpd = stack.enter_context(run_lcpd(equal, folder))
         peer = stack.enter_context(run_peer(equal, build.peer, folder))
-        for number in range(-1, options.pairs):  # the pair -1 warms both up
-            bodies = [
-                chat_body(_prompt(words, options.prompt_tokens), options.gen_tokens) for _ in range(options.streams)
-            ]
-            for server in (lcpd, peer) if number % 2 else (peer, lcpd):
-                result = measure(server.port, bodies)
-                if number >= 0:
-                    (lcpd_rates if server is lcpd else peer_rates).append(result)
-            if number < 0:
-                check_idle(lcpd, peer)
-            else:
-                console.print(_progress(number, lcpd_rates[-1], peer_rates[-1]), highlight=False)
-    facts: Json = {
+        _pair(lcpd, peer, words, options, lcpd_first=True)  # warms both up
+        check_idle([lcpd, peer])
+        give_up = time.monotonic() + options.patience
+        while (missing := options.pairs - sum(not pair.disturbed for pair in pairs)) > 0:
+            wait_until_quiet([lcpd, peer], give_up - time.monotonic())
+            if time.monotonic() > give_up and len(pairs) >= options.pairs:
+                console.print(f"patience is over: {missing} undisturbed pairs are missing")
+                break
+            pairs.append(_pair(lcpd, peer, words, options, lcpd_first=len(pairs) % 2 == 0))
+            console.print(_line(len(pairs), pairs[-1]))
+    settings = asdict(equal) | {
+        "model": options.model,
         "build": build.key,
-        **{name: str(value) if isinstance(value, Path) else value for name, value in asdict(equal).items()},
         "prompt_tokens": options.prompt_tokens,
         "gen_tokens": options.gen_tokens,
     }
-    return [_figure(name, lcpd_rates, peer_rates) for name in FIGURES], facts
+    return settings, pairs
 
 
-def check_idle(*servers: Server) -> None:
+def _pair(lcpd: Server, peer: Server, words: random.Random, options: argparse.Namespace, lcpd_first: bool) -> Pair:
+    """The same fresh prompts on either server, one server after the other."""
+    bodies = [chat_body(_prompt(words, options.prompt_tokens), options.gen_tokens) for _ in range(options.streams)]
+    before = usage([lcpd, peer])
+    rates = {server.name: measure(server.port, bodies) for server in ((lcpd, peer) if lcpd_first else (peer, lcpd))}
+    return Pair(rates[lcpd.name], rates[peer.name], others_share(before, usage([lcpd, peer])))
+
+
+def _prompt(words: random.Random, count: int) -> str:
+    """Words in random order: two prompts share no prefix beyond the template's head, so nothing else is reused."""
+    return " ".join(words.choices(WORDS, k=count))
+
+
+def check_idle(servers: Sequence[Server]) -> None:
     """Raises Unfair when a server that has nothing to do uses CPU time, for example in spinning threads."""
     before = [server.cpu_seconds() for server in servers]
     time.sleep(IDLE_WINDOW)
@@ -151,28 +189,34 @@ def check_idle(*servers: Server) -> None:
             raise Unfair(f"{server.name} uses {share:.0%} of a core while idle")
 
 
-def _prompt(words: random.Random, count: int) -> str:
-    """Words in random order: two prompts share no prefix beyond the template's head, so nothing is reused."""
-    return " ".join(words.choices(WORDS, k=count))
+def choose(pairs: Sequence[Pair]) -> tuple[list[Pair], str]:
+    """The undisturbed pairs, or all where those are too few to say anything; and a sentence about it."""
+    clean = [pair for pair in pairs if not pair.disturbed]
+    dropped = len(pairs) - len(clean)
+    if len(clean) >= MIN_PAIRS:
+        return clean, f"{len(clean)} pairs count; {dropped} were left out because other processes disturbed them"
+    return list(pairs), f"all {len(pairs)} pairs count, although other processes disturbed {dropped} of them"
 
 
-def _figure(name: str, lcpd: list[Rates], peer: list[Rates]) -> Figure:
-    ours, theirs = [getattr(rates, name) for rates in lcpd], [getattr(rates, name) for rates in peer]
+def _figure(name: str, pairs: Sequence[Pair]) -> Figure:
+    ours, theirs = [getattr(p.lcpd, name) for p in pairs], [getattr(p.peer, name) for p in pairs]
     ratios = pair_ratios(ours, theirs)
     interval = median_interval(ratios)
-    label = f"{FIGURES[name]}, {'server' if name.startswith('server') else 'client'}"
-    return Figure(label, ours, theirs, ratios, interval, judge(interval, len(ratios), spread(ours), spread(theirs)))
+    verdict = judge(interval, len(ratios), spread(ours), spread(theirs))
+    return Figure(LABELS[name], ours, theirs, ratios, interval, verdict)
 
 
-def _progress(number: int, lcpd: Rates, peer: Rates) -> str:
+def _line(number: int, pair: Pair) -> str:
+    ours, theirs = pair.lcpd, pair.peer
     return (
-        f"pair {number + 1:3}: prefill {lcpd.prefill:7.1f} / {peer.prefill:7.1f} = {lcpd.prefill / peer.prefill:.3f}"
-        f"   decode {lcpd.decode:6.2f} / {peer.decode:6.2f} = {lcpd.decode / peer.decode:.3f}"
+        f"{number:3}: prefill {ours.prefill:7.1f} / {theirs.prefill:7.1f} = {ours.prefill / theirs.prefill:.3f}"
+        f"   decode {ours.decode:6.2f} / {theirs.decode:6.2f} = {ours.decode / theirs.decode:.3f}"
+        + (f"   disturbed: others used {pair.others:.0%} of a core" if pair.disturbed else "")
     )
 
 
 def _table(figures: list[Figure]) -> Table:
-    table = Table("tokens/s", "lcpd", "llama-server", "ratio", "95 % interval", "verdict")
+    table = Table("tokens/s (median)", "lcpd", "llama-server", "ratio", "95 % interval", "verdict")
     for figure in figures:
         table.add_row(
             figure.name,

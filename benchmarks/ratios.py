@@ -11,7 +11,7 @@ import numpy as np
 PARITY = 0.97
 """Ratio of the rates from which on the two count as equally fast."""
 _RESAMPLES = 10_000
-_MIN_PAIRS = 6
+MIN_PAIRS = 6
 """With fewer the bootstrap interval of a median is too narrow to be believed."""
 
 Outcome = Literal["parity", "slower", "inconclusive"]
@@ -65,8 +65,8 @@ def spread(rates: Sequence[float]) -> float:
 
 def judge(interval: Interval, pairs: int, our_spread: float, their_spread: float) -> Verdict:
     """Parity when the lower end is at least PARITY, slower when the upper end is below, else inconclusive."""
-    if pairs < _MIN_PAIRS:
-        return Verdict("inconclusive", f"{pairs} pairs are too few, take {_MIN_PAIRS} or more")
+    if pairs < MIN_PAIRS:
+        return Verdict("inconclusive", f"{pairs} pairs are too few, take {MIN_PAIRS} or more")
     if interval.low >= PARITY:
         return Verdict("parity", f"the lower end {interval.low:.3f} is at least {PARITY}")
     if interval.high < PARITY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--force", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the compilers too when someone ends us
     started = time.monotonic()
     request = Request(
         backend="cuda",

@@ -60,8 +60,13 @@ def _reply(server: Server, path: str, body: Json) -> Reply:
     reused = usage["prompt_tokens_details"]["cached_tokens"]
     assert reused == 0, f"{server.name} reused {reused} tokens: the prompts are not cut alike"
     message = choice.get("message", {})
+    text = choice["text"] if "text" in choice else message["content"]
+    if text and choice["finish_reason"] == "length":
+        # Where max_tokens ends a reply inside a character, llama-server shows U+FFFD in text completions and nothing
+        # in chats.
+        text = text.removesuffix("\ufffd")
     return Reply(
-        text=choice["text"] if "text" in choice else message["content"],
+        text=text,
         reasoning=message.get("reasoning_content"),
         tool_calls=[(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or []],
         finish_reason=choice["finish_reason"],

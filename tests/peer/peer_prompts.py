@@ -70,6 +70,8 @@ CASES = [
     _text("text-code", "def fibonacci(n):\n    "),
     _text("text-stop", "Apples, pears, plums,", stop=["."], top_k=20, min_p=0.02),
     _text("text-one-token", "A"),
+    # Every length from one to a few whole characters, so that some replies end inside one.
+    *(_text(f"text-emoji-{length}", "Trains: 🚂🚂🚂🚂🚂🚂🚂🚂", max_tokens=length) for length in (1, 2, 3, 4)),
 ]
 
 GREEDY: Json = {"temperature": 0}

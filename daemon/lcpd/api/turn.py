@@ -105,10 +105,8 @@ class Turn:
 
     async def close(self) -> None:
         """Stop what is still running.  To be called in any case."""
-        over = self.generation.over
         self.generation.close()
-        if not over:
-            await self.chat.close_reply(self.reply)
+        await self.chat.close_reply(self.reply)
 
 
 def timings(usage: Usage, done: Done) -> Json:

@@ -23,6 +23,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ _Answer = TypeVar("_Answer", bound=p.Message)
 _KILLS = "rendering or parsing this request kills the chat process"
 _STOP_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
+_QUICK_DEATH = 10.0
+"""Seconds; an idle process that dies within them would probably do so again."""
 _START_TIMEOUT = 120.0
 """Seconds for a large vocabulary on a slow disk."""
 
@@ -106,6 +109,7 @@ class _Process:
     child: Child
     channel: DaemonChannel[p.FromChat]
     generation: int
+    started: float = field(default_factory=time.monotonic)
     pending: dict[int, _Pending] = field(default_factory=dict)
     """In the order they were sent: the first is being worked on."""
 
@@ -191,6 +195,7 @@ class ChatClient:
                     raise ChatCrashed(_KILLS) from None
                 continue
             reply.text += text
+            reply.process = 0 if final else reply.process
             message = msgspec.json.decode(answer.message) if answer.message is not None else None
             return msgspec.json.decode(answer.deltas), message
 
@@ -209,7 +214,7 @@ class ChatClient:
         return await self._call(p.Push(next(self._ids), reply.id, text, final, fields), p.Deltas, generation)
 
     async def close_reply(self, reply: Reply) -> None:
-        """Drop a reply's parser before its final push."""
+        """Drop a reply's parser; nothing happens when it is gone, after the final push for instance."""
         if self._process and reply.process == self._process.generation:
             with suppress(ChatCrashed, ChatUnavailable):
                 await self._call(p.Close(next(self._ids), reply.id), p.Closed)
@@ -326,6 +331,8 @@ class ChatClient:
 
     async def _recover(self, dead: _Process) -> None:
         calls = list(dead.pending.values())
+        if not calls and time.monotonic() - dead.started < _QUICK_DEATH:
+            return  # the next call starts another one; doing so at once could turn in a circle
         if calls:
             calls[0].deaths += 1
             if calls[0].deaths > 1:

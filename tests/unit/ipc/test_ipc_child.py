@@ -144,28 +144,32 @@ asyncio.run(main())
 
 
 async def test_a_child_dies_with_a_daemon_that_is_killed() -> None:
-    # The child holds the write end of a pipe, so reading from it ends when the child is gone.  spawn() passes on no
-    # other descriptor than the socket; the child opens the daemon's by way of /proc.
+    # The child holds the write end of a pipe, so the pipe ends when the child is gone.  spawn() passes on no other
+    # descriptor than the socket; the child opens the daemon's by way of /proc.
     pipe, pipe_end = os.pipe()
     code = _CHILD + (
         f"import os, signal; os.open(f'/proc/{{os.getppid()}}/fd/{pipe_end}', os.O_WRONLY)\n"
         "sock.sendall(b'!')\nwhile True: signal.pause()"
     )
-    daemon = subprocess.Popen(
-        [sys.executable, "-c", _DAEMON, code], stdout=subprocess.PIPE, text=True, pass_fds=[pipe_end]
+    daemon = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _DAEMON, code, stdout=subprocess.PIPE, pass_fds=[pipe_end]
     )
     os.close(pipe_end)
     assert daemon.stdout is not None
+    pid = int(await daemon.stdout.readline())
+    assert Path(f"/proc/{pid}").exists()
+    daemon.kill()
+    await daemon.wait()
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pipe, ended.set)
     try:
-        pid = int(await asyncio.to_thread(daemon.stdout.readline))
-        assert Path(f"/proc/{pid}").exists()
+        await asyncio.wait_for(ended.wait(), 20)
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+        raise
     finally:
-        daemon.kill()
-        daemon.wait()
-        daemon.stdout.close()
-    async with asyncio.timeout(60):
-        assert await asyncio.to_thread(os.read, pipe, 1) == b""
-    os.close(pipe)
+        asyncio.get_running_loop().remove_reader(pipe)
+        os.close(pipe)
 
 
 def test_a_child_whose_daemon_has_died_before_it_could_ask_exits_at_once() -> None:

@@ -99,7 +99,7 @@ def prompt(text: str, *spans: Span) -> Prompt:
 async def events(generation: Generation) -> list[Event]:
     """All events of a generation that is over; raises its error."""
     result: list[Event] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         async for batch in generation.batches():
             result += batch
     return result

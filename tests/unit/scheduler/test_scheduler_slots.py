@@ -219,6 +219,10 @@ def test_none_is_planned_where_the_slot_stands_already_or_before_it() -> None:
     assert checkpoint_positions(CHAT, 22, 29) == [26]
 
 
+def test_none_is_planned_at_the_very_end_of_the_prompt_where_the_last_token_is_computed_again() -> None:
+    assert checkpoint_positions(messages(("system", 10), ("user", 5)), 0, 15) == [10]
+
+
 def test_a_prompt_that_ends_with_a_begun_reply_has_its_last_checkpoint_before_that_reply() -> None:
     spans = messages(("system", 10), ("user", 5), ("assistant", 7))
     assert checkpoint_positions(spans, 0, 22) == [10, 15]

@@ -13,7 +13,7 @@ _HEAD, _CELL, _LAYERS, _ROW = struct.Struct("<IiI"), struct.Struct("<iI"), struc
 
 
 def without_cells(checkpoint: bytes) -> bytes:
-    """The checkpoint with no cell in it: a sequence that is given it keeps its attention cells and has no recurrent state.
+    """The checkpoint without any cell: it takes a sequence's recurrent state away and leaves its attention cells.
 
     Raises ValueError for anything that is not laid out as described above.
     """

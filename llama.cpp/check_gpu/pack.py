@@ -151,7 +151,7 @@ def make(target: Path, pin: Pin) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make check-gpu-pack", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(prog="make check-gpu-pack")
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "out" / "gpu-pack")
     options = parser.parse_args()
     try:

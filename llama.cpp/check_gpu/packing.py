@@ -73,9 +73,7 @@ def wheel_fits(name: str, version: tuple[int, int]) -> bool:
 
 def write_manifest(pack: Path, pin: Pin, names: Iterable[str]) -> Manifest:
     """Describes these files of the pack."""
-    files = tuple(
-        Carried(name, (pack / name).stat().st_size, file_sha256(pack / name)) for name in sorted(names)
-    )
+    files = tuple(Carried(name, (pack / name).stat().st_size, file_sha256(pack / name)) for name in sorted(names))
     manifest = Manifest(pin.package, pin.version, pin.sha256, files)
     (pack / MANIFEST).write_text(json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2) + "\n", encoding="utf-8")
     return manifest

@@ -29,7 +29,7 @@ _REQUESTS = (
     "List the files in tests/",
 )
 
-_AFTER_A_TOOL = [
+_AFTER_A_TOOL: list[dict[str, Any]] = [
     {"role": "user", "content": "Read the file src/slots.py"},
     {
         "role": "assistant",
@@ -42,7 +42,7 @@ _AFTER_A_TOOL = [
             }
         ],
     },
-    {"role": "tool", "tool_call_id": "call_1", "content": "def free(slots):\n    return [s for s in slots if s.idle]\n"},
+    {"role": "tool", "tool_call_id": "call_1", "content": "def free(slots):\n    return slots[0]\n"},
 ]
 
 CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (

@@ -7,7 +7,10 @@ compute in different ways.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from check_gpu.child import Options, run
 from check_gpu.engine import Backend, Setting, render
@@ -21,7 +24,8 @@ MAX_TOKENS = 96
 def write_reference(options: Options, findings: Findings) -> None:
     backend = Backend(gpu=False)
     engine = backend.engine(Setting(flash_attn="off"))
-    arrays, ended = {}, 0
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    ended = 0
     for number, messages in enumerate(CONVERSATIONS):
         prompt = render(backend.model, backend.params, messages, TOOLS)
         reply = engine.generate(number, prompt, MAX_TOKENS)
@@ -30,7 +34,7 @@ def write_reference(options: Options, findings: Findings) -> None:
         ended += engine.finished(number).reason == "stop"
         text = b"".join(backend.model.piece(int(t), special=True) for t in reply).decode("utf-8", "replace")
         print(f"reference {number}: {len(prompt)} tokens in, {len(reply)} out: {text!r}", flush=True)
-    np.savez(options.work / FILE, **arrays)
+    np.savez(options.work / FILE, allow_pickle=False, **arrays)
     where = ", ".join(sorted(backend.model.layers_by_device))
     findings.check("the reference is computed on the CPU alone", where == "CPU", f"layers on {where}")
     detail = f"{ended} of {len(CONVERSATIONS)} ended by themselves within {MAX_TOKENS} tokens"

@@ -17,9 +17,9 @@ def check_text(options: Options, findings: Findings) -> None:
     engine = backend.engine(Setting())
     equal, tokens, worst_tie, worst_gap, worst_logit = 0, 0, 0.0, 0.0, 0.0
     controls = []
+    count = len(CONVERSATIONS)
     with np.load(options.work / FILE) as reference:
-        count = len(CONVERSATIONS)
-        prompts, replies, rows = ([reference[f"{kind}{i}"] for i in range(count)] for kind in ("prompt", "reply", "rows"))
+        prompts, replies, rows = ([reference[f"{k}{i}"] for i in range(count)] for k in ("prompt", "reply", "rows"))
     for number in range(count):
         mine = engine.generate(number, prompts[number], MAX_TOKENS)
         at = first_difference(replies[number], mine)

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lcpd.native.context import Bytes
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
 
 TO_DEVICE, TO_HOST = 1, 2
 """driver_types.h, enum cudaMemcpyKind"""

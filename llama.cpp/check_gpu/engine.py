@@ -145,13 +145,13 @@ class Engine:
     # ---- state -----------------------------------------------------------------------------------------
 
     def get(self, seq: int, flags: int = 0, into: Bytes | None = None) -> Bytes:
-        """A sequence's state, in `into` where given (of exactly its size)."""
-        size = llama.llama_state_seq_get_size_ext(self.context.handle, seq, flags)
-        data = np.empty(size, np.uint8) if into is None else into
-        written = llama.llama_state_seq_get_data_ext(self.context.handle, _u8(data), len(data), seq, flags)
-        if written != size:
-            raise RuntimeError(f"{written} of {size} bytes of sequence {seq} were written")
-        return data
+        """A sequence's state, in `into` where given (of exactly its size, which is then not asked for)."""
+        if into is None:
+            into = np.empty(llama.llama_state_seq_get_size_ext(self.context.handle, seq, flags), np.uint8)
+        written = llama.llama_state_seq_get_data_ext(self.context.handle, _u8(into), len(into), seq, flags)
+        if written != len(into):
+            raise RuntimeError(f"{written} of {len(into)} bytes of sequence {seq} were written")
+        return into
 
     def put(self, seq: int, data: Bytes, flags: int = 0) -> bool:
         """Give a sequence this state; False when it was refused (the sequence is then undefined)."""

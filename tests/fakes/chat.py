@@ -67,6 +67,8 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     """Exit with status 7 before the hello."""
     die_at_restart: bool = False
     """The same, but only when the file `once` exists: after DIE_ONCE."""
+    restart_seconds: float = 0.0
+    """How long it takes to say hello, when the file `once` exists."""
     problem: str = ""
     """Answer Open with Problem and this message."""
     refuse_hello: str = ""
@@ -248,9 +250,12 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = child_socket(sys.argv)
     channel: ChildChannel[p.ToChat] = ChildChannel(sock, p.ToChat)  # type: ignore[arg-type]
-    if script.die_at_start or (script.die_at_restart and Path(script.once).exists()):
+    again = bool(script.once) and Path(script.once).exists()
+    if script.die_at_start or (script.die_at_restart and again):
         print("the fake was told not to start", flush=True)
         return 7
+    if again:
+        time.sleep(script.restart_seconds)
     try:
         payload = channel.receive_raw(timeout=None) or b""
         if script.garbage_hello:

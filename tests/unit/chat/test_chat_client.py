@@ -203,6 +203,12 @@ async def test_the_deadline_does_not_run_while_nothing_is_asked(make: Make) -> N
     assert client.pid == first
 
 
+async def test_the_deadline_does_not_run_while_the_process_is_replaced(make: Make, tmp_path: Path) -> None:
+    client = make(call_timeout=0.3, once=str(tmp_path / "died"), restart_seconds=0.5)
+    await client.start()
+    assert await tokenize(client, DIE_ONCE) == DIE_ONCE
+
+
 # ---- the process cannot be started ------------------------------------------------------------------------
 
 

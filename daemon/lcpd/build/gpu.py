@@ -26,6 +26,7 @@ _DRIVER_FOLDERS = (
     "/usr/lib",
     WSL_FOLDER,
     "/usr/local/cuda/compat",
+    "/usr/local/nvidia/lib64",  # where container runtimes mount the driver
     "/run/opengl-driver/lib",
 )
 _COMPUTE_CAPABILITY_MAJOR = 75

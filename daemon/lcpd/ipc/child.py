@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import io
 import os
 import signal
 import socket
@@ -133,7 +134,7 @@ async def _collect(output: int, log: deque[str], echo: bool) -> None:
     """Read the pipe `output` into `log` until its last writer is gone, and close it."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), open(output, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), io.FileIO(output, "rb")
     )
     pending = b""
     try:

@@ -167,6 +167,8 @@ def worker_settings(plan: Plan) -> WorkerSettings:
             "LLAMA_CPP_LIB_PATH": str(plan.build.lib_dir),
             # Otherwise an abort in ggml starts a debugger on the process before it ends.
             "GGML_NO_BACKTRACE": "1",
+            # numpy only moves arrays here; its idle threads would be in the way of libllama's.
+            "OPENBLAS_NUM_THREADS": "1",
         },
         start_timeout=engine.start_timeout,
         load_timeout=engine.load_timeout,

@@ -167,6 +167,13 @@ def test_a_sequence_that_cannot_be_resumed_is_computed_from_the_beginning(engine
     assert engine.tokens(2) == engine.tokens(1)
 
 
+def test_a_sequence_that_begins_earlier_than_asked_takes_the_checkpoints_on_its_way(engine):
+    tokens = prompt_for(engine)
+    engine.start(1, tokens, begin=100, restore=12345, checkpoints={50: 5, 150: 6})
+    engine.run()
+    assert [c.position for c in engine.of(p.Checkpointed)] == [50, 150]
+
+
 def test_a_dropped_checkpoint_is_no_resume_point_any_more(engine):
     tokens = prompt_for(engine)
     engine.start(1, tokens, checkpoints={60: 5})

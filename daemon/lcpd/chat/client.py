@@ -264,7 +264,8 @@ class ChatClient:
 
     async def _spawn(self) -> _Process:
         s = self._settings
-        environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(s.lib_dir), "OMP_NUM_THREADS": "1"}
+        one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, **one_thread, "LLAMA_CPP_LIB_PATH": str(s.lib_dir)}
         try:
             child = await spawn(list(s.command), environment, 50)
         except OSError as error:

@@ -127,7 +127,8 @@ def border_tokens(model: Model) -> dict[int, str]:
     for token in range(model.n_vocab):
         attributes = llama.llama_vocab_get_attr(model.vocab, token)
         if attributes & _ATTR_CUTS and not attributes & _ATTR_LSTRIP:
-            texts[token] = model.piece(token, special=True).decode("utf-8", "replace")
+            # The vocabulary's own text is what the tokeniser looks for; the piece can differ (SentencePiece's spaces).
+            texts[token] = (llama.llama_vocab_get_text(model.vocab, token) or b"").decode("utf-8", "replace")
     every = "\0".join(texts.values())
     # A token whose text lies inside another's could turn out to be part of that one as the text goes on.
     return {token: text for token, text in texts.items() if text and every.count(text) == 1}

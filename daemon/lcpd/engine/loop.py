@@ -58,6 +58,7 @@ class DecodeLoop:
         try:
             job = self._make_job(command)
         except (BridgeError, ValueError) as error:
+            self.clear(command.seq)
             self._send(p.Failed(command.request, "invalid", str(error)))
             return
         job.done = self._resume(command, job)
@@ -96,7 +97,7 @@ class DecodeLoop:
             prompt=prompt,
             positions=positions,
             embeddings=command.embeddings,
-            checkpoints={at: id_ for at, id_ in command.checkpoints.items() if at > command.begin},
+            checkpoints=dict(command.checkpoints),
             sampler=sampler,
             text=TextFilter(info["stop"]),
             preserved=frozenset(info["preserved_tokens"]),

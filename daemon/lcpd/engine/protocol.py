@@ -92,7 +92,8 @@ class Start(Message, frozen=True, tag="start"):
     restore: int
     """Id of the checkpoint at `begin`, or -1 where truncating the sequence is enough."""
     checkpoints: dict[int, int]
-    """Position -> id: take checkpoint `id` when the sequence holds exactly `position` items."""
+    """Position -> id: take checkpoint `id` when the sequence holds exactly `position` items.  Positions up to where
+    computing begins are passed over; they count when it has to begin earlier than asked."""
     fields: bytes
     """The request's fields for the bridge (JSON)."""
     max_tokens: int
@@ -235,7 +236,7 @@ class Finished(Message, frozen=True, tag="finished"):
 
 
 class Failed(Message, frozen=True, tag="failed"):
-    """A request could not be run; its sequence is empty now."""
+    """A request could not be run; its sequence is empty now (unless another request runs on it)."""
 
     request: int
     code: Literal["invalid", "compute"]

@@ -151,6 +151,14 @@ class Supervisor:
 
     async def run(self) -> None:
         """Start the worker again and again until it is stopped, a crash loop is found or the model is refused."""
+        try:
+            await self._live_again_and_again()
+        except Exception as error:
+            # A mistake of ours, in a listener for instance; without this the state would go on saying ready.
+            log.exception("the supervisor failed")
+            self._give_up(f"internal error: {error!r}")
+
+    async def _live_again_and_again(self) -> None:
         while True:
             try:
                 await self._live()

@@ -125,7 +125,7 @@ class Dispatcher:
     def _start(self, generation: Generation, placement: s.Placement) -> None:
         prompt, resume, seq = generation.prompt, placement.resume, placement.slot.seq
         length = len(prompt.tokens)
-        positions = s.checkpoint_positions(prompt.spans, resume.begin, length) if self._takes_checkpoints else []
+        positions = s.checkpoint_positions(prompt.spans, 0, length) if self._takes_checkpoints else []
         self._replace(replace(s.rewound(placement.slot, resume), busy=True))
         self._running[generation.id] = (generation, seq)
         generation.attempts += 1

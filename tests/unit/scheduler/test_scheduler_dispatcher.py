@@ -68,7 +68,7 @@ class Engine:
         """Carry a Start out: prefill, a token for each letter, one more that ends it."""
         r, length = start.request, len(start.tokens) // 4
         self.say(p.Started(r, start.begin))
-        for at, checkpoint in sorted(start.checkpoints.items()):
+        for at, checkpoint in sorted((at, c) for at, c in start.checkpoints.items() if at > start.begin):
             self.say(p.Prefilled(r, at, 0.1), p.Checkpointed(r, checkpoint, at, 50))
         self.say(p.Prefilled(r, length, 0.1))
         for token in [*reply.encode(), 0]:
@@ -293,7 +293,8 @@ async def test_models_that_cannot_roll_back_are_asked_for_checkpoints_with_ids_o
     engine.run(first, reply="r")
     engine.dispatcher.submit(TURN_2)
     second = engine.start()
-    assert list(second.checkpoints) == [7, 9]
+    # 4 and 6 are passed over unless the worker has to begin earlier than asked.
+    assert list(second.checkpoints) == [4, 7, 9]
     assert not {*first.checkpoints.values()} & {*second.checkpoints.values()}
 
 

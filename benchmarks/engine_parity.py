@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -85,6 +86,8 @@ class Figure:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print; status 0 for a finished measurement whatever its verdict, 1 where it could not be made."""
     options = _parser().parse_args(arguments)
+    # Otherwise SIGTERM would leave the servers behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     console = Console(highlight=False)
     try:
         settings, pairs = measure_pairs(options, console)

@@ -161,6 +161,7 @@ def worker_settings(plan: Plan) -> WorkerSettings:
                 main_gpu=model.main_gpu,
                 mmap=model.mmap,
                 mlock=model.mlock,
+                emit_interval=plan.settings.engine.emit_interval,
             ),
         ),
         environment={

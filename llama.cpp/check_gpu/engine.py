@@ -117,7 +117,7 @@ class Engine:
         self.run()
         self.context.clear(0)
         outputs = [o for m in self.said if isinstance(m, p.Step) for o in m.outputs]
-        return np.array([o.token for o in outputs if o.request == request], np.int32)
+        return np.array([t for o in outputs if o.request == request for t in o.tokens], np.int32)
 
     # ---- batches with pinned cuts ----------------------------------------------------------------------
 

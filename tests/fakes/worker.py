@@ -343,7 +343,7 @@ class Worker:
             token = next(job.reply)
             job.generated.append(token)
             released = job.text.push(vocab.piece(token))
-            outputs.append(p.Output(job.start.request, token, released.text))
+            outputs.append(p.Output(job.start.request, [token], released.text))
             if released.stop is not None:
                 over.append((job, "stop-string", released.stop))
             elif token == vocab.END:

@@ -54,7 +54,7 @@ class Engine:
         return found if request is None else [m for m in found if m.request == request]
 
     def tokens(self, request):
-        return [o.token for step in self.of(p.Step) for o in step.outputs if o.request == request]
+        return [t for step in self.of(p.Step) for o in step.outputs if o.request == request for t in o.tokens]
 
     def text(self, request):
         parts = [o.text for step in self.of(p.Step) for o in step.outputs if o.request == request]

@@ -100,7 +100,7 @@ class _Reply:
                     if isinstance(event, Begun):
                         self._usage.cached = event.cached
                     elif isinstance(event, Text):
-                        self._usage.generated += 1
+                        self._usage.generated += len(event.tokens)
                         text += event.text
                     elif isinstance(event, Done):
                         self._usage.generated = event.generated

@@ -89,7 +89,7 @@ class Turn:
                     self.usage.cached = event.cached
                     yield event
                 elif isinstance(event, Text):
-                    self.usage.generated += 1
+                    self.usage.generated += len(event.tokens)
                     text += event.text
                 elif isinstance(event, Done):
                     text += event.text

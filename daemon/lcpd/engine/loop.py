@@ -21,6 +21,7 @@ import numpy as np
 
 from lcpd.engine import protocol as p
 from lcpd.engine.job import Job
+from lcpd.engine.outbox import Outbox
 from lcpd.engine.pace import PrefillPace
 from lcpd.engine.stops import TextFilter
 from lcpd.native.bridge import BridgeError, Params, Request, Sampler, step_many
@@ -33,7 +34,8 @@ Send = Callable[[p.FromWorker], None]
 class DecodeLoop:
     """Owns the context's sequences, the running jobs and the checkpoints; belongs to one thread."""
 
-    def __init__(self, model: Model, context: Context, params: Params, send: Send) -> None:
+    def __init__(self, model: Model, context: Context, params: Params, send: Send, emit_interval: float = 0.0) -> None:
+        """`emit_interval`: seconds for which tokens may be gathered before they are sent."""
         self._model = model
         self._context = context
         self._params = params
@@ -42,6 +44,7 @@ class DecodeLoop:
         self._checkpoints: dict[int, Bytes] = {}
         self._last_used: dict[int, float] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._outbox = Outbox(send, emit_interval)
         self._pace = PrefillPace(context.n_batch, context.n_ubatch)
         self.batches = 0
         self.tokens = 0
@@ -203,7 +206,7 @@ class DecodeLoop:
         except BridgeError as error:
             self._fail(jobs, error)
             return
-        outputs, over = [], []
+        over = []
         for job, token in zip(jobs, tokens, strict=True):
             job.generated.append(token)
             released = job.text.push(self._piece(token, token in job.preserved))
@@ -214,10 +217,14 @@ class DecodeLoop:
                 reason = "stop"
             elif len(job.generated) >= job.max_tokens:
                 reason = "length"
-            outputs.append(p.Output(job.request, token, released.text))
+            self._outbox.add(job.request, token, released.text)
             if reason:
                 over.append((job, reason, released.stop or ""))
-        self._send(p.Step(outputs))
+        now = time.monotonic()
+        if any(len(job.generated) == 1 for job in jobs):
+            self._outbox.flush(now)  # a first token is waited for
+        else:
+            self._outbox.flush_if_due(now)
         for job, reason, stop in over:
             self._finish(job, reason, stop)
 
@@ -226,6 +233,7 @@ class DecodeLoop:
     def _finish(self, job: Job, reason: p.Reason, stop: str = "") -> None:
         del self._jobs[job.request]
         self._last_used[job.seq] = now = time.monotonic()
+        self._outbox.flush(now)
         rest = job.text.finish()
         if rest.stop is not None:
             reason, stop = "stop-string", rest.stop
@@ -244,6 +252,7 @@ class DecodeLoop:
 
     def _fail(self, jobs: list[Job], error: Exception) -> None:
         # After a failed decode the state of the batch's sequences is unknown.
+        self._outbox.flush(time.monotonic())
         for job in jobs:
             del self._jobs[job.request]
             self._context.clear(job.seq)

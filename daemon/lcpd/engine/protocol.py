@@ -54,6 +54,8 @@ class ContextSettings(msgspec.Struct, frozen=True):
     main_gpu: int
     mmap: bool
     mlock: bool
+    emit_interval: float = 0.0
+    """Seconds for which tokens may be gathered before they are sent."""
 
 
 class Load(Message, frozen=True, tag="load"):
@@ -201,16 +203,16 @@ class Checkpointed(Message, frozen=True, tag="checkpointed"):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """What one step produced for one request."""
+    """What the last steps produced for one request."""
 
     request: int
-    token: int
+    tokens: list[int]
     text: str
     """What may be sent now; text that could still become a stop string or a UTF-8 character is held back."""
 
 
 class Step(Message, frozen=True, tag="step"):
-    """One decode step over all running sequences."""
+    """What one or more decode steps over all running sequences produced."""
 
     outputs: list[Output]
 

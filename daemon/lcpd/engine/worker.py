@@ -6,6 +6,7 @@ batches; while idle it waits for them.  Started by :mod:`lcpd.engine.supervisor`
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -61,7 +62,7 @@ def _serve(channel: Channel, load: p.Load) -> int:
     except (ModelError, RuntimeError) as error:
         channel.send(p.LoadFailed(load.model, str(error)))
         return 4
-    loop = DecodeLoop(model, context, bridge.Params("--jinja"), channel.send)
+    loop = DecodeLoop(model, context, bridge.Params("--jinja"), channel.send, load.context.emit_interval)
     info = p.ModelInfo(
         description=model.description,
         kind=model.kind,
@@ -79,6 +80,7 @@ def _serve(channel: Channel, load: p.Load) -> int:
         build=bridge.build_info(),
     )
     channel.send(p.Loaded(load.model, info, time.monotonic() - begun))
+    gc.freeze()  # what is there now stays; collections need not walk over it
     _run(channel, loop)
     context.close()
     model.close()

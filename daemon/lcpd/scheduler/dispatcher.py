@@ -241,8 +241,8 @@ class Dispatcher:
         if not generation.emitted:
             generation.emitted = True
             self._metrics.time_to_first_token.observe(time.monotonic() - generation.arrived)
-        self._metrics.generation_tokens.inc()
-        generation.emit(Text(output.token, output.text))
+        self._metrics.generation_tokens.inc(len(output.tokens))
+        generation.emit(Text(tuple(output.tokens), output.text))
 
     def _on_started(self, generation: Generation, seq: int, begin: int) -> None:
         # The worker begins earlier than asked when the sequence did not hold what was expected.

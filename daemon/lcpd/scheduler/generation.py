@@ -41,9 +41,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Text:
-    """A sampled token, and the text that can be shown now."""
+    """Sampled tokens, and the text that can be shown now."""
 
-    token: int
+    tokens: tuple[int, ...]
     text: str
 
 

@@ -72,7 +72,7 @@ class Engine:
             self.say(p.Prefilled(r, at, 0.1), p.Checkpointed(r, checkpoint, at, 50))
         self.say(p.Prefilled(r, length, 0.1))
         for token in [*reply.encode(), 0]:
-            self.say(p.Step([p.Output(r, token, chr(token) if token else "")]))
+            self.say(p.Step([p.Output(r, [token], chr(token) if token else "")]))
         self.say(finished(r, reply, reason))
 
     def figure(self, name: str, **labels: str) -> float:
@@ -138,12 +138,12 @@ async def test_a_generation_tells_where_it_began_how_far_it_is_every_token_and_t
     generation = engine.dispatcher.submit(prompt("hello"))
     r = engine.start().request
     engine.say(p.Started(r, 0), p.Prefilled(r, 3, 0.1), p.Prefilled(r, 5, 0.1))
-    engine.say(p.Step([p.Output(r, 120, "x")]), finished(r, "", "stop-string", text="rest", stop="END"))
+    engine.say(p.Step([p.Output(r, [120], "x")]), finished(r, "", "stop-string", text="rest", stop="END"))
     assert await events(generation) == [
         Begun(cached=0),
         Progress(done=3),
         Progress(done=5),
-        Text(token=120, text="x"),
+        Text(tokens=(120,), text="x"),
         Done("stop-string", "rest", "END", cached=0, generated=1, prefill_seconds=0.5, decode_seconds=0.25),
     ]
 
@@ -154,9 +154,9 @@ async def test_one_step_of_the_engine_reaches_every_generation_in_it() -> None:
     for message in engine.take():
         assert isinstance(message, p.Start)
         engine.say(p.Started(message.request, 0), p.Prefilled(message.request, 1, 0.1))
-    engine.say(p.Step([p.Output(b.id, 2, "two"), p.Output(a.id, 1, "one")]), finished(a.id), finished(b.id))
-    assert Text(1, "one") in await events(a)
-    assert Text(2, "two") in await events(b)
+    engine.say(p.Step([p.Output(b.id, [2], "two"), p.Output(a.id, [1], "one")]), finished(a.id), finished(b.id))
+    assert Text((1,), "one") in await events(a)
+    assert Text((2,), "two") in await events(b)
 
 
 async def test_prompts_wait_for_the_engine_and_then_start_in_the_order_they_came() -> None:
@@ -194,7 +194,7 @@ async def test_a_queue_that_is_full_refuses_and_takes_prompts_again_when_there_i
 async def test_messages_of_requests_that_are_not_known_are_ignored() -> None:
     engine = Engine().up()
     engine.say(p.Started(99, 0), p.Prefilled(99, 1, 0.1), p.Checkpointed(99, 1, 1, 1), finished(99))
-    engine.say(p.Step([p.Output(99, 1, "x")]), p.Failed(99, "compute", "lost"))
+    engine.say(p.Step([p.Output(99, [1], "x")]), p.Failed(99, "compute", "lost"))
     assert [len(slot.tokens) for slot in engine.dispatcher.slots] == [0]
 
 
@@ -411,7 +411,7 @@ async def test_a_generation_without_a_token_is_run_again_and_does_not_notice() -
     start = engine.start()
     assert (start.request, start.begin) == (r, 0)
     engine.run(start, reply="x")
-    assert Text(120, "x") in await events(generation)
+    assert Text((120,), "x") in await events(generation)
 
 
 async def test_those_that_ran_are_first_in_line_again_in_their_old_order() -> None:
@@ -440,13 +440,13 @@ async def test_a_generation_that_has_given_out_a_token_ends_with_an_error_after_
     engine = Engine().up()
     generation = engine.dispatcher.submit(prompt("hello"))
     r = engine.start().request
-    engine.say(p.Started(r, 0), p.Prefilled(r, 5, 0.1), p.Step([p.Output(r, 120, "x")]))
+    engine.say(p.Started(r, 0), p.Prefilled(r, 5, 0.1), p.Step([p.Output(r, [120], "x")]))
     engine.dispatcher.on_down("killed\nand the log", "crash")
     seen: list[Event] = []
     with pytest.raises(EngineDied, match=r"on this request: killed$"):
         async for batch in generation.batches():
             seen += batch
-    assert seen[-1] == Text(120, "x")
+    assert seen[-1] == Text((120,), "x")
     assert engine.up().take() == []
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from benchmarks.servers import Equal, ServerFailed, run_lcpd, run_peer
+from peer_pair import Pair
 
 from lcpd.build import BuildMissing, require_active
 from lcpd.models import ModelMissing, resolve
 from lcpd.paths import dirs
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # for the package `benchmarks`
-
-from benchmarks.servers import Equal, ServerFailed, run_lcpd, run_peer
-from peer_pair import Pair
 
 
 @pytest.fixture(scope="session")

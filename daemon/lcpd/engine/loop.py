@@ -166,6 +166,7 @@ class DecodeLoop:
         positions = job.positions[job.done : end]
         last = end == len(job.prompt)
         begun = time.monotonic()
+        self._outbox.flush(begun)  # this batch may take long
         try:
             vectors = job.vectors(end, self._context.n_embd)
             if vectors is not None:

@@ -32,8 +32,7 @@ class TextFilter:
         return self._release(final=False)
 
     def finish(self) -> Released:
-        """The reply has ended: what was held back, unless a stop string begins in it."""
-        self._held += self._decode(b"", True)
+        """The reply has ended: what was held back.  The beginning of a character that never came whole is left out."""
         return self._release(final=True)
 
     def _release(self, final: bool) -> Released:

@@ -108,8 +108,9 @@ async def spawn(command: list[str], environment: Mapping[str, str], log_lines: i
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output_end,
             stderr=asyncio.subprocess.STDOUT,
-            # A terminal's Ctrl-C must reach the daemon only, which then drains.
-            start_new_session=True,
+            # A terminal's Ctrl-C must reach the daemon only, which then drains.  A session of its own would do that
+            # too, but the kernel's autogroup scheduling would then share the cores out between sessions.
+            process_group=0,
         )
     except BaseException:
         ours.close()

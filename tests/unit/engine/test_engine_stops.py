@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from itertools import pairwise
 
 import pytest
@@ -55,7 +56,8 @@ def test_without_stops_all_bytes_come_out_decoded_and_invalid_ones_as_replacemen
     data: bytes, cuts: list[int]
 ) -> None:
     released, stop = run(cut_at(data, cuts), [])
-    assert ("".join(released), stop) == (data.decode("utf-8", "replace"), None)
+    whole = codecs.getincrementaldecoder("utf-8")("replace").decode(data)  # a last beginning of a character: nothing
+    assert ("".join(released), stop) == (whole, None)
 
 
 def test_a_character_is_held_back_until_its_last_byte_has_come() -> None:
@@ -65,7 +67,11 @@ def test_a_character_is_held_back_until_its_last_byte_has_come() -> None:
 
 
 def test_bytes_that_can_never_become_a_character_turn_into_replacement_characters() -> None:
-    assert run([b"a\xff", b"b", b"\xf0\x9f"], []) == (["a�", "b", "", "�"], None)
+    assert run([b"a\xff", b"b", b"\xf0\x9f", b"x"], []) == (["a�", "b", "", "�x", ""], None)
+
+
+def test_the_beginning_of_a_character_at_the_end_of_a_reply_is_left_out() -> None:
+    assert run([b"a", b"\xf0\x9f"], []) == (["a", "", ""], None)
 
 
 def test_text_that_could_become_a_stop_string_is_held_back_and_released_when_it_does_not() -> None:

@@ -33,6 +33,10 @@ _DEFAULT_CTX_CAP = 32768
 """Tokens; the context when none is configured: a model's full length could need more memory than there is."""
 
 
+class SetupError(Exception):
+    """A setting names something that is of no use; the text names the setting."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that is decided before the first process starts."""
@@ -48,7 +52,7 @@ class Plan:
 def run(settings: Settings) -> int:
     """Run until SIGINT or SIGTERM; returns the exit status.
 
-    Raises BuildMissing, ModelMissing, BadReference or OSError (with the file's name) before anything is started.
+    Raises BuildMissing, ModelMissing, BadReference or SetupError before anything is started.
     """
     logs.set_up(settings.log.level, settings.log.format)
     plan = make_plan(settings)
@@ -65,9 +69,24 @@ def make_plan(settings: Settings) -> Plan:
         build=require_active(),
         model=model,
         model_id=settings.model.alias or (model.stem if is_file else settings.model.ref),
-        template=template.read_text() if template else None,
-        api_keys=read_keys(keys.read_text()) if keys else frozenset(),
+        template=_read("model.chat_template_file", template) if template else None,
+        api_keys=_read_keys(keys) if keys else frozenset(),
     )
+
+
+def _read(setting: str, path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"{setting}: {path} cannot be read: {error}") from error
+
+
+def _read_keys(path: Path) -> frozenset[str]:
+    keys = read_keys(_read("server.api_key_file", path))
+    if not keys:
+        # No key at all would mean that none is asked for.
+        raise SetupError(f"server.api_key_file: {path} holds no key; write one a line")
+    return keys
 
 
 async def _serve(plan: Plan) -> int:
@@ -88,7 +107,11 @@ async def _serve(plan: Plan) -> int:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, server.host, server.port)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"server.host, server.port: {server.host}:{server.port}"
+            raise SetupError(f"{where} cannot be listened on: {error}") from error
         log.info("lcpd %s serves %s on %s", __version__, plan.model_id, _address(runner))
         await stop.wait()
         log.info("stopping: %d requests may finish within %g s", context.dispatcher.running, server.drain_timeout)

@@ -60,6 +60,9 @@ LCPD_API lcpd_request * lcpd_request_new(const lcpd_params *, const struct llama
 LCPD_API void           lcpd_request_free(lcpd_request *);
 // {"stop": [...], "n_predict": int, "ignore_eos": bool, "preserved_tokens": [ids], "n_probs": int, "settings": {...}}
 LCPD_API char *         lcpd_request_info(const lcpd_request *, char ** err);
+// Applies the request's grammar once to the whole vocabulary.  A grammar can compile in no time and take minutes for
+// this; a caller with a time limit finds that out here.  0: done, or there is no grammar.
+LCPD_API int32_t        lcpd_request_probe_grammar(const lcpd_request *, char ** err);
 // Message boundaries of a tokenised prompt: writes {role, begin, length} triples to out3 (capacity `cap` triples) and
 // returns how many there are, which may be more than cap.  Roles: 1 system, 2 assistant, 3 user, 4 tool, else unknown.
 LCPD_API int32_t        lcpd_request_spans(const lcpd_request *, const llama_token * tokens, int32_t n, int32_t * out3, int32_t cap, char ** err);
@@ -83,8 +86,11 @@ LCPD_API int32_t        lcpd_sampler_accept_prompt(lcpd_sampler *, const llama_t
 // Tells the sampler about one generated token (grammar and reasoning budget advance).
 LCPD_API int32_t        lcpd_sampler_accept(lcpd_sampler *, llama_token, char ** err);
 // Samples and accepts one token for each of n samplers; rows[i] is the batch index whose logits sampler i reads.
+// A sampler that fails (a grammar with no token left, for instance) yields -1 and leaves the others alone.
 LCPD_API int32_t        lcpd_sampler_step_many(int32_t n, lcpd_sampler ** samplers, struct llama_context *, const int32_t * rows,
                                                llama_token * out, char ** err);
+// Why this sampler's last step yielded -1; owned by the sampler.
+LCPD_API const char *   lcpd_sampler_error(const lcpd_sampler *);
 // Samples along n_draft drafted tokens until one differs; writes 1..n_draft+1 tokens to out and returns how many.
 LCPD_API int32_t        lcpd_sampler_verify(lcpd_sampler *, struct llama_context *, const int32_t * rows, const llama_token * draft,
                                             int32_t n_draft, llama_token * out, char ** err);

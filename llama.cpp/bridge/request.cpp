@@ -1,6 +1,8 @@
 // A request's evaluated fields, and the parser of what the model replies to it.
 #include "internal.h"
 
+#include "llama-cpp.h"
+
 #include <cmath>
 
 using namespace lcpd;
@@ -35,6 +37,21 @@ char * lcpd_request_info(const lcpd_request * request, char ** err) {
             {"n_probs", p.sampling.n_probs},
             {"settings", p.to_json()},
         });
+    });
+}
+
+int32_t lcpd_request_probe_grammar(const lcpd_request * request, char ** err) {
+    return guarded<int32_t>(-1, err, [&] {
+        const auto & r = required(request, "request");
+        const std::string grammar = common_grammar_value(r.params.sampling.grammar);
+        if (grammar.empty()) { return 0; }
+        llama_sampler_ptr sampler(llama_sampler_init_grammar(r.vocab, grammar.c_str(), "root"));
+        if (!sampler) { throw std::invalid_argument("the grammar does not compile"); }
+        std::vector<llama_token_data> flat;
+        for (llama_token t = 0, n = llama_vocab_n_tokens(r.vocab); t < n; t++) { flat.push_back({ t, 0.0f, 0.0f }); }
+        llama_token_data_array candidates = { flat.data(), flat.size(), -1, false };
+        llama_sampler_apply(sampler.get(), &candidates);
+        return 0;
     });
 }
 

@@ -8,13 +8,13 @@ lcpd_sampler * lcpd_sampler_new(const lcpd_request * request, const llama_model 
         common_params_sampling settings = required(request, "request").params.sampling;  // init may change them
         common_sampler_ptr s(common_sampler_init(&required(model, "model"), settings));
         if (!s) { throw std::invalid_argument("the sampler could not be made: the grammar does not compile"); }
-        return new lcpd_sampler{ std::move(s), llama_vocab_n_tokens(llama_model_get_vocab(model)) };
+        return new lcpd_sampler{ std::move(s), llama_vocab_n_tokens(llama_model_get_vocab(model)), {} };
     });
 }
 lcpd_sampler * lcpd_sampler_clone(lcpd_sampler * s, char ** err) {
     return guarded<lcpd_sampler *>(nullptr, err, [&] {
         auto & from = required(s, "sampler");
-        return new lcpd_sampler{ common_sampler_ptr(common_sampler_clone(from.value.get())), from.n_vocab };
+        return new lcpd_sampler{ common_sampler_ptr(common_sampler_clone(from.value.get())), from.n_vocab, {} };
     });
 }
 void lcpd_sampler_free(lcpd_sampler * s)  { delete s; }
@@ -41,6 +41,19 @@ int32_t lcpd_sampler_accept(lcpd_sampler * sampler, llama_token token, char ** e
     });
 }
 
+static llama_token step(lcpd_sampler & s, llama_context * ctx, int32_t row) noexcept {
+    try {
+        const llama_token token = common_sampler_sample(s.value.get(), ctx, row);
+        common_sampler_accept(s.value.get(), token, true);
+        return token;
+    } catch (const std::exception & e) {
+        s.error = e.what();
+    } catch (...) {
+        s.error = "unknown C++ exception";
+    }
+    return LLAMA_TOKEN_NULL;
+}
+
 int32_t lcpd_sampler_step_many(int32_t n, lcpd_sampler ** samplers, llama_context * ctx, const int32_t * rows, llama_token * out, char ** err) {
     return guarded<int32_t>(-1, err, [&] {
         for (int32_t i = 0; i < n; i++) {
@@ -48,13 +61,13 @@ int32_t lcpd_sampler_step_many(int32_t n, lcpd_sampler ** samplers, llama_contex
             check_row(ctx, rows[i]);
         }
         for (int32_t i = 0; i < n; i++) {
-            auto * s = samplers[i]->value.get();
-            out[i] = common_sampler_sample(s, ctx, rows[i]);
-            common_sampler_accept(s, out[i], true);
+            out[i] = step(*samplers[i], ctx, rows[i]);
         }
         return n;
     });
 }
+
+const char * lcpd_sampler_error(const lcpd_sampler * s) { return s ? s->error.c_str() : ""; }
 
 int32_t lcpd_sampler_verify(lcpd_sampler * sampler, llama_context * ctx, const int32_t * rows, const llama_token * draft, int32_t n_draft,
                             llama_token * out, char ** err) {

@@ -40,6 +40,15 @@ def post(daemon, path, body, **headers):
         (CHAT, {"messages": HI, "model": "gpt-4"}, 404, "model"),
         (CHAT, {"messages": HI, "model": 4}, 400, "model"),
         (CHAT, {"messages": HI, "max_tokens": 0}, 400, "max_tokens"),
+        (CHAT, {"messages": HI, "n_predict": 0}, 400, "max_tokens"),
+        (CHAT, {"messages": HI, "max_tokens": -2}, 400, "max_tokens"),
+        (CHAT, {"messages": HI, "samplers": ["infill"]}, 400, "samplers"),
+        (CHAT, {"messages": HI, "samplers": "ki"}, 400, "samplers"),
+        (CHAT, {"messages": HI, "repeat_last_n": 10**8}, 400, "repeat_last_n"),
+        (CHAT, {"messages": HI, "stop": ["x"] * 1000}, 400, "stop"),
+        (CHAT, {"messages": HI, "min_keep": -1}, 400, "min_keep"),
+        (TEXT, {"prompt": "x", "grammar": 'root ::= "ab"', "ignore_eos": True, "temperature": 0}, 400, None),
+        (TEXT, {"prompt": [10**30]}, 400, "prompt[0]"),
         (CHAT, {"messages": HI, "max_tokens": "many"}, 400, "max_tokens"),
         (CHAT, {"messages": HI, "temperature": -1}, 400, "temperature"),
         (CHAT, {"messages": HI, "temperature": "hot"}, 400, "temperature"),
@@ -88,6 +97,39 @@ def test_bad_anthropic_bodies(daemon, path, body, words):
     assert response.status_code == 400
     assert response.json()["type"] == "error"
     assert words in response.json()["error"]["message"]
+
+
+def test_a_grammar_that_takes_for_ever_is_given_up_and_the_engine_does_not_notice(start_daemon):
+    daemon = start_daemon("--model", "demo:smollm2", LCPD_CHAT__CALL_TIMEOUT="3")
+    worker = daemon.child("lcpd.engine.worker")
+    grammar = "root ::= " + "[a-z]? " * 300
+    response = post(daemon, TEXT, {"prompt": "x", "grammar": grammar, "max_tokens": 4})
+    assert response.status_code == 400
+    assert "chat.call_timeout" in response.json()["error"]["message"]
+    assert daemon.child("lcpd.engine.worker") == worker
+    assert daemon.chat("hello").status_code == 200
+
+
+def test_a_sampler_that_fails_ends_its_own_reply_only(daemon):
+    import threading
+
+    replies = []
+    bystander = threading.Thread(
+        target=lambda: replies.append(
+            post(daemon, TEXT, {"prompt": "Read", "max_tokens": 600, "ignore_eos": True, "temperature": 0})
+        )
+    )
+    bystander.start()
+    failing = {"prompt": "x", "grammar": 'root ::= "ab"', "ignore_eos": True, "temperature": 0}
+    while bystander.is_alive():
+        assert post(daemon, TEXT, failing).status_code == 400
+    assert replies[0].json()["usage"]["completion_tokens"] == 600
+
+
+def test_keys_and_encodings_that_are_no_text_are_refused_politely(daemon):
+    response = post(daemon, CHAT, {"messages": HI}, **{"Content-Encoding": "gzip"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
 
 
 def test_json_nested_too_deep_is_refused_before_anything_works_on_it(daemon):
@@ -149,6 +191,7 @@ def test_hosts_origins_and_keys_can_be_allowed(start_daemon, tmp_path):
     )
     url = f"{daemon.url}/v1/models"
     assert httpx.get(url).status_code == 401
+    assert httpx.get(url, headers={"Authorization": b"Bearer \xe9\xff"}).status_code == 401
     assert httpx.get(url, headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert httpx.get(url, headers={"Authorization": "Bearer secret-one", "Host": "box.lan"}).status_code == 200
     answer = httpx.get(url, headers={"x-api-key": "secret-two", "Origin": "https://ui.lan"})

@@ -180,3 +180,31 @@ def test_the_daemon_process_loads_no_native_llama_code(start_daemon):
     native = ("libllama", "libggml", "liblcpd_bridge")
     assert not any(name in maps[daemon.process.pid] for name in native)
     assert all(name in maps[daemon.child(WORKER)] for name in native)
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "words"),
+    [
+        ("--api-key-file", b"# none\n\n", "server.api_key_file"),
+        ("--api-key-file", b"\xff\xfe", "server.api_key_file"),
+    ],
+)
+def test_a_key_file_without_a_key_stops_the_start_instead_of_opening_the_door(tmp_path, flag, content, words):
+    import subprocess
+    import sys
+
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    command = [sys.executable, "-m", "lcpd", "serve", flag, str(file), "--port", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_template_that_cannot_be_used_is_named_by_health(start_daemon, tmp_path):
+    template = tmp_path / "broken.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }")
+    daemon = start_daemon(LCPD_MODEL__CHAT_TEMPLATE_FILE=str(template), wait="failed")
+    assert "model.chat_template_file" in daemon.health()["reason"]
+    assert httpx.get(f"{daemon.url}/health").status_code == 503

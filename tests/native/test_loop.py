@@ -233,6 +233,47 @@ def test_a_running_reply_is_cut_short_when_nothing_else_can_give_way(models, mak
     assert sum(len(engine.tokens(r)) for r in (1, 2)) < 200
 
 
+def test_two_prompts_that_fit_only_one_after_the_other_are_both_computed(models, make_context):
+    model = models("attention")
+    engine = Engine(model, make_context(model, n_ctx=512, n_batch=64, n_ubatch=64))
+    first, second = prompt_for(engine, 400), prompt_for(engine, 380, seed=4)
+    engine.start(1, first, seq=0, max_tokens=3)
+    engine.loop.step()
+    engine.start(2, second, seq=1, max_tokens=3)
+    engine.run(steps=200)
+    assert len(engine.tokens(1)) == len(engine.tokens(2)) == 3
+    assert engine.of(p.Started, 2)[-1].begin == 0
+
+
+def test_a_reply_under_way_is_not_cut_short_for_a_prompt(models, make_context):
+    model = models("attention")
+    engine = Engine(model, make_context(model, n_ctx=512, n_batch=64, n_ubatch=64))
+    engine.start(1, prompt_for(engine, 100), seq=0, max_tokens=150)
+    engine.loop.step()
+    engine.loop.step()
+    engine.start(2, prompt_for(engine, 380, seed=4), seq=1, max_tokens=3)
+    engine.run()
+    assert len(engine.tokens(1)) == 150
+    assert len(engine.tokens(2)) == 3
+
+
+def test_prompts_take_turns_and_a_short_one_does_not_wait_for_a_long_one(engine):
+    engine.start(1, prompt_for(engine, 900), seq=0, max_tokens=2)
+    engine.start(2, prompt_for(engine, 20, seed=2), seq=1, max_tokens=2)
+    engine.run()
+    assert [m.request for m in engine.of(p.Finished)] == [2, 1]
+
+
+def test_a_sampler_that_fails_ends_its_request_alone(models, make_context):
+    model = models("hybrid")
+    engine = Engine(model, make_context(model))
+    engine.start(1, prompt_for(engine, 50), seq=0, max_tokens=30)
+    engine.start(2, prompt_for(engine, 50, seed=1), seq=1, grammar='root ::= "ab"', max_tokens=30)
+    engine.run()
+    assert [(m.request, m.code) for m in engine.of(p.Failed)] == [(2, "invalid")]
+    assert len(engine.tokens(1)) == 30
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"begin": 9999}, "begin 9999"), ({"begin": -1}, "begin -1"), ({"grammar": "root ::= ("}, "grammar")],

@@ -69,7 +69,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response(body, status=status, headers=error.headers)
     except web.HTTPException as error:
         status = error.status
-        raise
+        refused = ApiError(status, error.reason)
+        return web.json_response(refused.anthropic() if _speaks_anthropic(request) else refused.openai(), status=status)
     except ConnectionError:
         status = 499  # the client is gone, as nginx writes it
         raise

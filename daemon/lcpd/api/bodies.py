@@ -17,8 +17,13 @@ from lcpd.api.errors import bad_request
 Positive = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Limit = Annotated[int, Meta(ge=-1, lt=2**31)]
+"""Tokens to generate; -1 is no limit, llama.cpp's convention.  0 is refused later, where the value is known."""
+Window = Annotated[int, Meta(ge=-1, le=2**20)]
+"""Tokens to look back on, allocated for each request; -1 is the whole context."""
 Temperature = Annotated[float, Meta(ge=0, le=100)]
-Stops = str | list[str] | None
+Stops = str | Annotated[list[str], Meta(max_length=256)] | None
 
 
 class ChatMessage(msgspec.Struct):
@@ -56,17 +61,19 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Positive | None = None
+    max_tokens: Limit | None = None
+    n_predict: Limit | None = None
     temperature: Temperature | None = None
     top_p: Fraction | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
     min_p: Fraction | None = None
+    repeat_last_n: Window | None = None
+    dry_penalty_last_n: Window | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     seed: int | None = None
     stop: Stops = None
-    n: Annotated[int, Meta(ge=1, le=1)] | None = None
-    """More than one reply to a request is not offered."""
+    n: Positive | None = None
     # llama.cpp's schema takes a default for a value of the wrong type, without a word.
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -78,8 +85,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 class ChatBody(SamplingFields, kw_only=True):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Positive | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=20_000)]
+    max_completion_tokens: Limit | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -89,10 +96,10 @@ class ChatBody(SamplingFields, kw_only=True):
 class CompletionBody(SamplingFields, kw_only=True):
     """POST /v1/completions"""
 
-    prompt: str | list[str | int]
+    prompt: str | list[str | TokenId]
     suffix: str | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Meta(ge=1, le=1)] | None = None
+    best_of: Positive | None = None
     logprobs: int | None = None
 
 
@@ -114,7 +121,7 @@ class AnthropicTool(msgspec.Struct):
 class MessagesBody(msgspec.Struct, kw_only=True):
     """POST /v1/messages and /v1/messages/count_tokens"""
 
-    messages: Annotated[list[AnthropicMessage], Meta(min_length=1)]
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=20_000)]
     model: str | None = None
     system: str | list[dict[str, Any]] | None = None
     max_tokens: Positive | None = None
@@ -122,7 +129,7 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     temperature: Temperature | None = None
     top_p: Fraction | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Annotated[list[str], Meta(max_length=256)] | None = None
     tools: list[AnthropicTool] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
@@ -148,6 +155,20 @@ def parse(data: bytes, shape: type[Body], max_depth: int) -> tuple[Body, dict[st
     except msgspec.ValidationError as error:
         message, param = _explained(error)
         raise bad_request(message, param) from error
+
+
+def refuse_unoffered(body: SamplingFields) -> None:
+    """Refuse, by name, what other servers offer and this one does not.  Raises ApiError."""
+    for name in ("n", "best_of"):
+        if (getattr(body, name, None) or 1) > 1:
+            raise bad_request(f"{name} above 1 is not offered: send the request several times.", name)
+    for name in ("suffix", "echo", "logprobs"):
+        if getattr(body, name, None):
+            raise bad_request(f"{name} is not offered.", name)
+    samplers = body.samplers or ()
+    if "infill" in samplers or (isinstance(samplers, str) and "i" in samplers):
+        # Its time grows with the square of the vocabulary: tens of seconds a token.
+        raise bad_request("the sampler infill is not offered.", "samplers")
 
 
 def _where(data: bytes, error: Exception) -> str:

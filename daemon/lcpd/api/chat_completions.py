@@ -7,12 +7,14 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from lcpd.api import requests as r
-from lcpd.api.bodies import ChatBody
+from lcpd.api.bodies import ChatBody, refuse_unoffered
 from lcpd.api.context import CONTEXT, Context
-from lcpd.api.errors import ApiError, bad_request
+from lcpd.api.errors import ApiError
+from lcpd.api.normalise import chat_body
 from lcpd.api.stream import COMMENT, send_json, send_stream, sse
 from lcpd.api.turn import Delta, Finished, Turn, timings
 
@@ -22,12 +24,11 @@ Json = dict[str, Any]
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """The route's handler."""
     context = request.app[CONTEXT]
-    body, _, raw = await r.read_body(request, ChatBody)
+    body, plain, _ = await r.read_body(request, ChatBody)
     r.check_model(context, body.model)
-    if body.logprobs:
-        raise bad_request("logprobs are not offered.", "logprobs")
-    with r.api_errors("messages"):
-        rendered = await context.chat.render("chat", raw)
+    refuse_unoffered(body)
+    with r.api_errors("messages", plain):
+        rendered = await context.chat.render("chat", msgspec.json.encode(chat_body(plain)))
     turn = Turn.begin(context.chat, await r.submit(context, rendered, "messages"), rendered)
     try:
         reply = _Reply(context, turn)

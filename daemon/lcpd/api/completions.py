@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from lcpd.api import requests as r
-from lcpd.api.bodies import CompletionBody
+from lcpd.api.bodies import CompletionBody, refuse_unoffered
 from lcpd.api.context import CONTEXT
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.stream import COMMENT, send_json, send_stream, sse
@@ -26,9 +26,10 @@ async def completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain, _ = await r.read_body(request, CompletionBody)
     r.check_model(context, body.model)
+    refuse_unoffered(body)
     prompt = _prompt(body)
     del plain["prompt"]
-    with r.api_errors("prompt"):
+    with r.api_errors("prompt", plain):
         rendered = await context.chat.complete(prompt, msgspec.json.encode(plain))
     generation = await r.submit(context, rendered, "prompt")
     try:
@@ -42,9 +43,6 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 
 def _prompt(body: CompletionBody) -> str | list[int]:
-    for name in ("suffix", "echo", "logprobs"):
-        if getattr(body, name):
-            raise bad_request(f"{name} is not offered.", name)
     prompt = body.prompt
     if isinstance(prompt, str):
         return prompt

@@ -7,6 +7,7 @@ be told in exactly these words for a client to compact its conversation instead 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,15 +90,20 @@ def internal(message: str) -> ApiError:
     return ApiError(500, message, type="server_error", code="engine_error")
 
 
-_FIELDS = re.compile(
-    r"\b(response_format|json_schema|grammar|tool_choice|tools|stop|logit_bias|samplers|logprobs|top_logprobs|n_probs|"
-    r"chat_template_kwargs|reasoning_format|reasoning_effort|enable_thinking|continue_final_message)\b"
-)
+_NAMED = re.compile(r"\b[Ff]ield '(\w+)'")
+_WORDS = re.compile(r"\w+")
 
 
-def blamed_field(message: str, default: str) -> str:
-    """The body's field that a refusal of llama.cpp talks about, or `default`."""
-    match = _FIELDS.search(message)
-    if match:
-        return match.group(1)
-    return "response_format" if "schema" in message.lower() else default
+def blamed_field(message: str, body: Collection[str], default: str) -> str:
+    """The field of the body that a refusal of llama.cpp talks about, or `default`.
+
+    It is the one llama.cpp names as a field, else the first of its words that is a field of the body, else
+    response_format where it talks of a schema and the body has one.
+    """
+    if (named := _NAMED.search(message)) and named.group(1) in body:
+        return str(named.group(1))
+    if words := [word for word in _WORDS.findall(message) if word in body and word != "model"]:
+        return str(words[0])
+    if "schema" in message.lower() and "response_format" in body:
+        return "response_format"
+    return "tools" if "tool" in message.lower() and "tools" in body else default

@@ -55,7 +55,7 @@ def key_is_known(authorization: str | None, x_api_key: str | None, keys: Collect
     given = [token.strip()] if scheme.lower() == "bearer" else []
     given += [x_api_key] if x_api_key else []
     # Every comparison runs, so that the time tells nothing.
-    matches = [hmac.compare_digest(g.encode(), key.encode()) for g in given for key in keys]
+    matches = [hmac.compare_digest(g.encode("utf-8", "surrogateescape"), key.encode()) for g in given for key in keys]
     return any(matches)
 
 

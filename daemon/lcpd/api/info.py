@@ -26,8 +26,12 @@ def health_report(context: Context) -> Json:
     """The state of the engine and the chat process, in one word and in detail."""
     supervisor = context.supervisor
     status = {State.READY: "ok", State.STARTING: "loading"}.get(supervisor.state, str(supervisor.state))
+    reason = supervisor.reason
     if status == "ok" and not context.chat.ready:
-        status = "degraded"
+        status = "failed" if context.chat.failure else "degraded"
+        reason = context.chat.failure or "the chat process is being restarted"
+    elif status == "degraded":
+        reason = "the decode loop makes no progress"
     report: Json = {
         "status": status,
         "model": context.model_id,
@@ -38,12 +42,8 @@ def health_report(context: Context) -> Json:
     }
     if status == "loading":
         report["progress"] = round(supervisor.progress, 3)
-    if status in ("restarting", "failed"):
-        report["reason"] = supervisor.reason
-    elif status == "degraded":
-        report["reason"] = (
-            "the decode loop makes no progress" if context.chat.ready else "the chat process is being restarted"
-        )
+    if status in ("restarting", "failed", "degraded"):
+        report["reason"] = reason
     if supervisor.info:
         report["engine"] = {
             "description": supervisor.info.description,

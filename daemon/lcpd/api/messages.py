@@ -5,24 +5,26 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 
+import msgspec
 from aiohttp import web
 
 from lcpd.api import requests as r
 from lcpd.api.anthropic import Json, MessageStream, content_blocks, stop_reason
 from lcpd.api.bodies import MessagesBody
-from lcpd.api.context import CONTEXT
+from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import ApiError
+from lcpd.api.normalise import messages_body
 from lcpd.api.stream import send_json, send_stream, sse
 from lcpd.api.turn import Delta, Finished, Turn
+from lcpd.chat.protocol import Rendered
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
     """A reply in Anthropic's shapes, whole or as a stream."""
     context = request.app[CONTEXT]
-    body, _, raw = await r.read_body(request, MessagesBody)
+    body, plain, _ = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
-    with r.api_errors("messages"):
-        rendered = await context.chat.render("anthropic", raw)
+    rendered = await _render(context, plain)
     turn = Turn.begin(context.chat, await r.submit(context, rendered, "messages"), rendered)
     message_id = f"msg_{uuid.uuid4().hex}"
     try:
@@ -41,11 +43,18 @@ async def messages(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """How long the prompt would be; rendered and tokenised, never run."""
     context = request.app[CONTEXT]
-    body, _, raw = await r.read_body(request, MessagesBody)
+    body, plain, _ = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
-    with r.api_errors("messages"):
-        rendered = await context.chat.render("anthropic", raw)
+    rendered = await _render(context, plain)
     return web.json_response({"input_tokens": len(rendered.tokens) // 4})
+
+
+async def _render(context: Context, plain: Json) -> Rendered:
+    changed, overrides = messages_body(plain)
+    with r.api_errors("messages", plain):
+        return await context.chat.render(
+            "anthropic", msgspec.json.encode(changed), msgspec.json.encode(overrides) if overrides else None
+        )
 
 
 async def _whole(turn: Turn, message_id: str, model: str) -> Json:

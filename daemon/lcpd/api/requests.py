@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,15 @@ from lcpd.api.errors import (
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Rendered
 from lcpd.engine.protocol import unpack
-from lcpd.scheduler.generation import EngineDied, EngineFailed, Generation, GenerationFailed, Prompt, QueueFull
+from lcpd.scheduler.generation import (
+    EngineDied,
+    EngineFailed,
+    Generation,
+    GenerationFailed,
+    GenerationRefused,
+    Prompt,
+    QueueFull,
+)
 from lcpd.scheduler.slots import Span
 
 
@@ -31,7 +39,10 @@ async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict
     """The checked body, the same as plain JSON, and its bytes.  Raises ApiError."""
     if request.content_type != "application/json":
         raise ApiError(415, "Content-Type must be application/json.", param="Content-Type")
-    data = await request.read()
+    try:
+        data = await request.read()
+    except web.RequestPayloadError as error:
+        raise bad_request(f"The body cannot be read: {error}", "Content-Encoding") from error
     body, plain = parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)
     return body, plain, data
 
@@ -43,15 +54,15 @@ def check_model(context: Context, name: str | None) -> None:
 
 
 @contextmanager
-def api_errors(default_field: str) -> Iterator[None]:
+def api_errors(default_field: str, body: Collection[str] = ()) -> Iterator[None]:
     """Turn the errors of the chat process and the engine into ApiError.
 
-    `default_field` is blamed where llama.cpp's words do not name a field.
+    Where llama.cpp's words name a field that the `body` has, that one is blamed, else `default_field`.
     """
     try:
         yield
-    except ChatRefused as error:
-        raise bad_request(str(error), blamed_field(str(error), default_field)) from error
+    except (ChatRefused, GenerationRefused) as error:
+        raise bad_request(str(error), blamed_field(str(error), body, default_field)) from error
     except ChatCrashed as error:
         raise bad_request(
             f"{error}. Make {default_field} (or the tools and schemas) smaller.", default_field
@@ -81,6 +92,8 @@ async def submit(context: Context, rendered: Rendered, field: str) -> Generation
         if room < 1:
             raise too_long(len(tokens), info.n_ctx, field)
         wanted = rendered.max_tokens
+        if wanted == 0:
+            raise bad_request("At least 1 token must be asked for; -1 is no limit.", "max_tokens")
         return context.dispatcher.submit(
             Prompt(
                 tokens=tokens,

@@ -45,6 +45,8 @@ _STOP_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 _QUICK_DEATH = 10.0
 """Seconds; an idle process that dies within them would probably do so again."""
+# One thread, and no debugger on the process when llama.cpp aborts.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GGML_NO_BACKTRACE": "1"}
 _START_TIMEOUT = 120.0
 """Seconds for a large vocabulary on a slow disk."""
 
@@ -127,6 +129,8 @@ class ChatClient:
         self._deadline: asyncio.TimerHandle | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
+        self.failure: str | None = None
+        """Why the last start failed; None when it did not."""
         self.info: dict[str, Any] = {}
         """The template's facts, from the process: ``caps``, ``supports_thinking``, ``source``..."""
 
@@ -144,7 +148,12 @@ class ChatClient:
         """Start the process; raises ChatUnavailable with the reason."""
         async with self._starting:
             if self._process is None and not self._stopped:
-                process = await self._spawn()
+                try:
+                    process = await self._spawn()
+                except ChatUnavailable as error:
+                    self.failure = str(error)
+                    raise
+                self.failure = None
                 if self._stopped:
                     process.channel.close()
                     await process.child.stop(grace=_STOP_GRACE)
@@ -166,9 +175,9 @@ class ChatClient:
 
     # ---- calls -----------------------------------------------------------------------------------------
 
-    async def render(self, dialect: p.Dialect, body: bytes) -> p.Rendered:
-        """A chat body as tokens and fields."""
-        return await self._call(p.Render(next(self._ids), dialect, body), p.Rendered)
+    async def render(self, dialect: p.Dialect, body: bytes, overrides: bytes | None = None) -> p.Rendered:
+        """A chat body as tokens and fields; `overrides` win over fields converted from another dialect."""
+        return await self._call(p.Render(next(self._ids), dialect, body, overrides), p.Rendered)
 
     async def complete(self, prompt: str | list[int], body: bytes) -> p.Rendered:
         """A text completion's prompt as tokens, its fields checked."""
@@ -239,12 +248,13 @@ class ChatClient:
     # ---- the process -----------------------------------------------------------------------------------
 
     def _send(self, process: _Process, pending: _Pending) -> None:
+        # A closed channel is noticed by the reader, which sends all pending calls again.  A message that cannot be
+        # encoded raises here and is not pending.
+        with suppress(ChannelClosed):
+            process.channel.send(pending.message)
         process.pending[pending.message.call] = pending
         if len(process.pending) == 1:
             self._arm_deadline(process)
-        # A closed channel is noticed by the reader, which sends all pending calls again.
-        with suppress(ChannelClosed):
-            process.channel.send(pending.message)
 
     def _arm_deadline(self, process: _Process) -> None:
         """The oldest call has just become the one that is worked on."""
@@ -264,8 +274,7 @@ class ChatClient:
 
     async def _spawn(self) -> _Process:
         s = self._settings
-        one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment = {**os.environ, **one_thread, "LLAMA_CPP_LIB_PATH": str(s.lib_dir)}
+        environment = {**os.environ, **_ENVIRONMENT, "LLAMA_CPP_LIB_PATH": str(s.lib_dir)}
         try:
             child = await spawn(list(s.command), environment, 50)
         except OSError as error:
@@ -287,7 +296,9 @@ class ChatClient:
                 channel.send(p.Open(0, str(s.model), s.template, s.memory_limit))
                 opened = await channel.receive()
             if not isinstance(opened, p.Opened):
-                raise ChatUnavailable(getattr(opened, "message", f"the chat process said {opened!r}"))
+                reason = getattr(opened, "message", f"the chat process said {opened!r}")
+                blamed = "model.chat_template_file" if s.template else str(s.model)
+                raise ChatUnavailable(f"the chat template cannot be used ({blamed}): {reason}")
         except BaseException as error:
             channel.close()
             status = await (child.reap() if isinstance(error, ChannelClosed) else child.kill())

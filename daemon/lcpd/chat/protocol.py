@@ -37,6 +37,8 @@ class Render(Message, frozen=True, tag="render"):
     call: int
     dialect: Dialect
     body: bytes
+    overrides: bytes | None = None
+    """JSON object: fields of the chat body that win over those converted from another dialect."""
 
 
 class Complete(Message, frozen=True, tag="complete"):

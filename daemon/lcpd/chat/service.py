@@ -6,7 +6,9 @@ knows which call a crash or a time-out belongs to.  Started by :mod:`lcpd.chat.c
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import resource
 import signal
 import sys
@@ -28,6 +30,9 @@ from lcpd.native.log import LogCapture
 from lcpd.native.model import Model, ModelError, Tokens
 
 Channel = ChildChannel[p.ToChat]
+_GRAMMARS = 1000
+_EMPTY_GRAMMAR = re.compile(r"\s*root\s*::=\s*")
+"""What llama.cpp makes of a schema beside tools where the template has no way to write both."""
 _PARSER_ONLY = ("chat_parser", "message_delimiters")
 """Fields that the engine has no use for; the parser's description can be 100 KB."""
 # llama.h, LLAMA_TOKEN_ATTR_*: the tokeniser cuts the text at control and user-defined tokens first of all.
@@ -43,6 +48,8 @@ class Service:
         self._model = Model(Path(call.path), log)
         self._params = bridge.Params("--jinja")
         self._chat = bridge.Chat(self._params, self._model.handle, call.template)
+        self._good_grammars: dict[bytes, None] = {}
+        """Hashes of grammars that have passed, in the order they came."""
         self._parsers: dict[int, ReplyParser] = {}
         self._memo = TokenMemo(self._tokenize_prompt, border_tokens(self._model))
 
@@ -61,6 +68,8 @@ class Service:
         match call:
             case p.Render():
                 body = call.body if call.dialect == "chat" else bridge.convert(call.dialect, call.body)
+                if call.overrides:
+                    body = msgspec.json.encode({**msgspec.json.decode(body), **msgspec.json.decode(call.overrides)})
                 fields = self._chat.apply(body)
                 return self._rendered(call.call, fields.pop("prompt"), fields)
             case p.Complete():
@@ -79,8 +88,7 @@ class Service:
     def _rendered(self, call: int, prompt: str | list[int], fields: dict[str, Any]) -> p.Rendered:
         data = msgspec.json.encode(fields)
         request = bridge.Request(self._params, self._model.handle, data)
-        # A grammar that does not compile is found here, where it can do no harm, and not in the engine.
-        bridge.Sampler(request, self._model.handle).close()
+        self._check_grammar(request, fields)
         tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
         return p.Rendered(
             call=call,
@@ -91,6 +99,23 @@ class Service:
             max_tokens=request.info()["n_predict"],
             reused_tokens=reused,
         )
+
+    def _check_grammar(self, request: bridge.Request, fields: dict[str, Any]) -> None:
+        """Find out here, under the time limit, what would fail or take for ever in the engine."""
+        grammar = fields.get("grammar") or ""
+        if _EMPTY_GRAMMAR.fullmatch(grammar):
+            raise ModelError("response_format cannot be combined with tools on this model: leave one of them out")
+        schema = fields.get("json_schema")
+        if not grammar and not schema:
+            return
+        key = hashlib.blake2b(msgspec.json.encode([grammar, schema]), digest_size=16).digest()
+        if key in self._good_grammars:
+            return
+        bridge.Sampler(request, self._model.handle).close()
+        request.probe_grammar()
+        self._good_grammars[key] = None
+        while len(self._good_grammars) > _GRAMMARS:
+            del self._good_grammars[next(iter(self._good_grammars))]
 
     def _checked(self, prompt: list[int]) -> Tokens:
         for token in prompt:

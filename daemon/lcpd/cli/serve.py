@@ -20,11 +20,11 @@ def serve(config_file: Path | None, **values: str | None) -> int:
     """
     settings = load_settings(config_file, values).settings
     # Imported after the settings are known to be right, so that a mistake in them is shown at once.
-    from lcpd.app import run
+    from lcpd.app import SetupError, run
 
     try:
         return run(settings)
     except BadReference as error:
         raise ConfigurationFailure(f"model.ref: {error}") from None
-    except (ModelMissing, BuildMissing) as error:
+    except (ModelMissing, BuildMissing, SetupError) as error:
         raise click.ClickException(str(error)) from None

@@ -8,14 +8,15 @@ same request gives the same logits whoever else is running.
     prefilling    the last prompt item is decoded                   the first token is sampled -> decoding
     decoding      end of generation, stop string, max_tokens        Finished
     either        Cancel                                            Finished("cancelled")
-    either        llama_decode fails                                Failed, the sequence is emptied
-    prefilling    no free cells, others run                         waits for them
+    either        sampling or llama_decode fails                    Failed, the sequence is emptied
+    prefilling    no free cells, older prompts or replies run       waits for them, or begins again after them
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class DecodeLoop:
         self._checkpoints: dict[int, Bytes] = {}
         self._last_used: dict[int, float] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._turn = 0
         self._outbox = Outbox(send, emit_interval)
         self._pace = PrefillPace(context.n_batch, context.n_ubatch)
         self.batches = 0
@@ -133,12 +135,14 @@ class DecodeLoop:
     # ---- steps -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Decode one token for every decoding job, then one batch of the oldest prefilling job."""
+        """Decode one token for every decoding job, then one batch of a prefilling job; those take turns."""
         self._decode_step()
-        prefilling = [job for job in self._jobs.values() if job.prefilling]
-        for job in prefilling:
-            if self._prefill_step(job):
-                break
+        if prefilling := [job for job in self._jobs.values() if job.prefilling]:
+            self._turn += 1
+            first = self._turn % len(prefilling)
+            for job in prefilling[first:] + prefilling[:first]:
+                if self._prefill_step(job):
+                    break
 
     def _decode_step(self) -> None:
         jobs = [job for job in self._jobs.values() if not job.prefilling]
@@ -150,19 +154,20 @@ class DecodeLoop:
         try:
             self._context.decode(tokens, positions, seqs, np.ones(len(jobs), np.int8))
         except CacheFull:
-            # Room first from idle sequences; then the longest reply ends here, and the others go on.
-            if not self._evict_idle():
+            # Room from idle sequences, then from prompts under way; then the longest reply ends here.
+            if not self._evict_idle() and not self._put_back(keep=None):
                 self._finish(max(jobs, key=lambda job: job.position), "length")
             return
         except DecodeError as error:
-            self._fail(jobs, error)
+            self._fail(jobs, "compute", str(error))
             return
         self._count(len(jobs))
         self._sample(jobs, list(range(len(jobs))))
 
     def _prefill_step(self, job: Job) -> bool:
         """Decode the job's next prefill batch; False when it has to wait for free cells."""
-        end = job.chunk_end(self._pace.batch())
+        others_decode = any(not other.prefilling for other in self._jobs.values())
+        end = job.chunk_end(self._pace.batch(others_decode))
         positions = job.positions[job.done : end]
         last = end == len(job.prompt)
         begun = time.monotonic()
@@ -179,11 +184,13 @@ class DecodeLoop:
         except CacheFull as error:
             if self._evict_idle():
                 return True
-            if len(self._jobs) == 1:
-                self._fail([job], error)
+            # The oldest prompt goes first: younger ones give their cells back and begin again after it.
+            oldest = next(other for other in self._jobs.values() if other.prefilling)
+            if job is oldest and not self._put_back(keep=job) and len(self._jobs) == 1:
+                self._fail([job], "compute", str(error))
             return False
         except DecodeError as error:
-            self._fail([job], error)
+            self._fail([job], "compute", str(error))
             return True
         seconds = time.monotonic() - begun
         self._count(end - job.done)
@@ -202,13 +209,12 @@ class DecodeLoop:
 
     def _sample(self, jobs: list[Job], rows: list[int]) -> None:
         """Sample the next token of each job from the given batch rows, and send what became of it."""
-        try:
-            tokens = step_many([job.sampler for job in jobs], self._context.handle, rows)
-        except BridgeError as error:
-            self._fail(jobs, error)
-            return
+        tokens = step_many([job.sampler for job in jobs], self._context.handle, rows)
         over = []
         for job, token in zip(jobs, tokens, strict=True):
+            if token < 0:
+                self._fail([job], "invalid", f"sampling failed: {job.sampler.error()}")
+                continue
             job.generated.append(token)
             released = job.text.push(self._piece(token, token in job.preserved))
             reason: p.Reason | None = None
@@ -251,13 +257,13 @@ class DecodeLoop:
             )
         )
 
-    def _fail(self, jobs: list[Job], error: Exception) -> None:
+    def _fail(self, jobs: list[Job], code: Literal["invalid", "compute"], message: str) -> None:
         # After a failed decode the state of the batch's sequences is unknown.
         self._outbox.flush(time.monotonic())
         for job in jobs:
             del self._jobs[job.request]
             self._context.clear(job.seq)
-            self._send(p.Failed(job.request, "compute", str(error)))
+            self._send(p.Failed(job.request, code, message))
 
     def _evict_idle(self) -> bool:
         """Empty the idle sequence that was used longest ago; False when there is none."""
@@ -268,6 +274,17 @@ class DecodeLoop:
         seq = min(idle, key=self._last_used.__getitem__)
         self._context.clear(seq)
         self._send(p.Evicted(seq))
+        return True
+
+    def _put_back(self, keep: Job | None) -> bool:
+        """Empty the sequence of the youngest prompt under way but `keep`, which begins again; False without one."""
+        candidates = [job for job in self._jobs.values() if job.prefilling and job.done and job is not keep]
+        if not candidates:
+            return False
+        job = candidates[-1]
+        self._context.clear(job.seq)
+        job.done = 0
+        self._send(p.Started(job.request, 0))
         return True
 
     def _count(self, tokens: int) -> None:

@@ -22,9 +22,9 @@ class PrefillPace:
     speed: float | None = None
     """Tokens per second of the last batches; None before the first."""
 
-    def batch(self) -> int:
-        """The largest prefill batch to decode next, in tokens."""
-        if self.speed is None:
+    def batch(self, others_decode: bool = False) -> int:
+        """The largest prefill batch to decode next, in tokens; one micro-batch while replies are under way."""
+        if self.speed is None or others_decode:
             return self.n_ubatch
         parts = int(self.speed * TARGET_SECONDS) // self.n_ubatch
         return min(max(parts, 1) * self.n_ubatch, self.n_batch)

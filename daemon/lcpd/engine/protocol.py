@@ -178,7 +178,10 @@ class LoadFailed(Message, frozen=True, tag="load-failed"):
 
 
 class Started(Message, frozen=True, tag="started"):
-    """A request's first batch is next; computing begins at `begin`."""
+    """A request's first batch is next; computing begins at `begin`.
+
+    Sent again, with 0, when the request had to give its cells to others and begins anew.
+    """
 
     request: int
     begin: int

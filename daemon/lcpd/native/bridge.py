@@ -42,6 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any], bool]] = {
     "request_new": (_P, [_P, _P, _S], True),
     "request_free": (None, [_P], False),
     "request_info": (_P, [_P], True),
+    "request_probe_grammar": (_I, [_P], True),
     "request_spans": (_I, [_P, _P, _I, _P, _I], True),
     "request_parse": (_P, [_P, _S, _I, _I], True),
     "stream_new": (_P, [_P], True),
@@ -55,6 +56,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any], bool]] = {
     "sampler_accept_prompt": (_I, [_P, _P, _I], True),
     "sampler_accept": (_I, [_P, _I], True),
     "sampler_step_many": (_I, [_I, _P, _P, _P, _P], True),
+    "sampler_error": (_S, [_P], False),
     "sampler_verify": (_I, [_P, _P, _P, _P, _I, _P], True),
     "sampler_probs": (_I, [_P, _P, _I, _I, _I, _I, _P, _P, _P], True),
     "sampler_end_reasoning": (_I, [_P], False),
@@ -200,6 +202,10 @@ class Request(_Handle):
         """``stop``, ``n_predict``, ``ignore_eos``, ``preserved_tokens``, ``n_probs`` and ``settings``."""
         return _object(_text("request_info", self.handle))
 
+    def probe_grammar(self) -> None:
+        """Apply the grammar once to the whole vocabulary, which can take minutes for a bad one."""
+        _call("request_probe_grammar", self.handle)
+
     def spans(self, tokens: Tokens) -> list[tuple[str, int, int]]:
         """The messages of a tokenised prompt as (role, begin, length), in order."""
         capacity = 64
@@ -242,6 +248,10 @@ class Sampler(_Handle):
         """The chain in llama.cpp's words."""
         return _text("sampler_describe", self.handle).decode()
 
+    def error(self) -> str:
+        """Why the last step failed."""
+        return bytes(_lib.lcpd_sampler_error(self.handle)).decode("utf-8", "replace")
+
     def accept_prompt(self, tokens: Tokens) -> None:
         """Tell the penalties about the prompt."""
         _call("sampler_accept_prompt", self.handle, _pointer(tokens), len(tokens))
@@ -252,7 +262,7 @@ class Sampler(_Handle):
 
 
 def step_many(samplers: Sequence[Sampler], ctx: int, rows: Sequence[int]) -> list[int]:
-    """Sample and accept one token per sampler from the given rows of the last batch of `ctx`."""
+    """Sample and accept one token per sampler from the given rows of the last batch of `ctx`; -1 where it failed."""
     n = len(samplers)
     handles = (ctypes.c_void_p * n)(*(s.handle for s in samplers))
     row_array = (ctypes.c_int32 * n)(*rows)

@@ -9,8 +9,9 @@ functions of :mod:`lcpd.scheduler.slots` and acts through `send`.
     waiting       closed                                  gone
     running       Finished, Failed                        over; the slot is idle
     running       closed                                  Cancel is sent; over when the engine confirms
-    running       the engine dies before its first token  waiting, first in line (once); gone if it was closed
-    running       the engine dies later                   over with EngineDied
+    running       the engine crashes before its first     waiting, first in line (once); gone if it was closed
+                  token
+    running       the engine dies later, or hangs         over with EngineDied
     any           the engine fails for good               over with EngineFailed
 """
 
@@ -37,6 +38,7 @@ from lcpd.scheduler.generation import (
     EngineFailed,
     Generation,
     GenerationFailed,
+    GenerationRefused,
     Progress,
     Prompt,
     QueueFull,
@@ -182,7 +184,10 @@ class Dispatcher:
         self._pump()
 
     def on_down(self, reason: str, cause: str) -> None:
-        """The engine died: what has shown nothing yet is run again, the rest ends with an error."""
+        """The engine died: what has shown nothing yet is run again, the rest ends with an error.
+
+        After a hang nothing is run again: whatever blocked the loop would block it once more.
+        """
         self._up = False
         self._metrics.worker_restarts.labels(cause).inc()
         self._slots = {seq: s.Slot(seq) for seq in self._slots}
@@ -190,7 +195,7 @@ class Dispatcher:
         for generation, _ in self._running.values():
             if generation.closed:
                 continue
-            if generation.emitted or generation.attempts > 1:
+            if generation.emitted or generation.attempts > 1 or cause == "hang":
                 generation.emit(EngineDied(f"the engine died while it worked on this request: {_first_line(reason)}"))
             else:
                 again.append(generation)
@@ -229,7 +234,8 @@ class Dispatcher:
             case p.Failed(request=request) if request in self._running:
                 generation, seq = self._running.pop(request)
                 self._replace(s.Slot(seq))
-                generation.emit(GenerationFailed(message.message))
+                failed = GenerationRefused if message.code == "invalid" else GenerationFailed
+                generation.emit(failed(message.message))
                 self._pump()
             case p.Evicted(seq=seq):
                 self._replace(s.Slot(seq, busy=self._slots[seq].busy))

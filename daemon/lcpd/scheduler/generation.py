@@ -77,8 +77,12 @@ class EngineDied(RuntimeError):
     """The engine died while this request's reply was under way."""
 
 
+class GenerationRefused(ValueError):
+    """The request's own fields keep the engine from running it."""
+
+
 class GenerationFailed(RuntimeError):
-    """The engine refused or could not compute this request."""
+    """The engine could not compute this request."""
 
 
 @dataclass(eq=False)

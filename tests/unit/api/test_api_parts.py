@@ -13,6 +13,7 @@ from lcpd.api import guard
 from lcpd.api.anthropic import MessageStream, content_blocks
 from lcpd.api.bodies import ChatBody, parse
 from lcpd.api.errors import ApiError, blamed_field
+from lcpd.api.normalise import chat_body, messages_body
 from lcpd.api.stream import with_heartbeats
 from lcpd.api.turn import Finished, Usage
 from lcpd.scheduler.generation import Done
@@ -67,16 +68,74 @@ def test_null_counts_as_absent():
 
 
 @pytest.mark.parametrize(
-    ("message", "field"),
+    ("message", "body", "field"),
     [
-        ("Invalid tool_choice: maybe", "tool_choice"),
-        ("JSON schema conversion failed: unrecognised type", "response_format"),
-        ("the sampler could not be made: the grammar does not compile", "grammar"),
-        ("something else", "messages"),
+        ("Invalid tool_choice: maybe", ["messages", "tool_choice"], "tool_choice"),
+        ("Field 'repeat_last_n' must be at least -1", ["prompt", "repeat_last_n"], "repeat_last_n"),
+        ("JSON schema conversion failed: unrecognised type", ["response_format"], "response_format"),
+        ("JSON schema conversion failed in a tool", ["tools"], "tools"),
+        ("the sampler could not be made: the grammar does not compile", ["grammar"], "grammar"),
+        ("the grammar does not compile", ["messages"], "messages"),
+        ("something else", [], "messages"),
     ],
 )
-def test_the_field_that_llama_cpp_talks_about_is_blamed(message, field):
-    assert blamed_field(message, "messages") == field
+def test_the_field_that_llama_cpp_talks_about_is_blamed_if_the_body_has_it(message, body, field):
+    assert blamed_field(message, body, "messages") == field
+
+
+# ---- normalising -----------------------------------------------------------------------------------------
+
+
+def tool(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+def test_a_named_tool_choice_leaves_that_tool_and_requires_a_call():
+    body = {
+        "messages": [],
+        "tools": [tool("a"), tool("b")],
+        "tool_choice": {"type": "function", "function": {"name": "b"}},
+    }
+    changed = chat_body(body)
+    assert (changed["tools"], changed["tool_choice"]) == ([tool("b")], "required")
+    assert len(body["tools"]) == 2
+
+
+@pytest.mark.parametrize("normalise", [chat_body, messages_body])
+def test_a_tool_choice_that_names_no_tool_is_refused(normalise):
+    choice = {"type": "tool", "name": "zebra", "function": {"name": "zebra"}}
+    with pytest.raises(ApiError) as caught:
+        normalise({"messages": [], "tools": [{"name": "a", **tool("a")}], "tool_choice": choice})
+    assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "readable"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ("", "{}"),
+        (" ", "{}"),
+        ('{"a": ', '{"arguments":"{\\"a\\": "}'),
+        ("[1]", '{"arguments":"[1]"}'),
+    ],
+)
+def test_arguments_in_the_history_always_become_an_object(arguments, readable):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = chat_body({"messages": [{"role": "assistant", "tool_calls": [call]}]})["messages"][0]
+    assert message["tool_calls"][0]["function"]["arguments"] == readable
+
+
+def test_anthropics_ways_to_forbid_tools_and_thinking_are_passed_on():
+    body = {"messages": [], "tool_choice": {"type": "none"}, "thinking": {"type": "disabled"}}
+    _, overrides = messages_body(body)
+    assert overrides == {"tool_choice": "none", "chat_template_kwargs": {"enable_thinking": False}}
+
+
+def test_documents_are_refused_wherever_they_stand():
+    result = {"type": "tool_result", "content": [{"type": "document"}]}
+    with pytest.raises(ApiError) as caught:
+        messages_body({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, result]}]})
+    assert caught.value.param == "messages[0].content[1].content[0]"
 
 
 # ---- guards ----------------------------------------------------------------------------------------------

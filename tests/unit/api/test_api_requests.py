@@ -99,7 +99,7 @@ async def test_a_request_that_kills_the_chat_process_gets_a_400_and_the_next_one
 
 async def test_what_the_chat_process_refuses_is_a_400_that_names_the_field(make_client):
     client = await make_client()
-    status, body = await post(client, CHAT, chat_body(refuse("Failed to parse tools: no name")))
+    status, body = await post(client, CHAT, chat_body(refuse("Failed to parse tools: no name"), tools=[]))
     assert (status, body["error"]["param"]) == (400, "tools")
     assert body["error"]["message"] == "Failed to parse tools: no name"
 

@@ -21,7 +21,7 @@ from lcpd.scheduler.generation import (
     EngineFailed,
     Event,
     Generation,
-    GenerationFailed,
+    GenerationRefused,
     Progress,
     Prompt,
     QueueFull,
@@ -250,7 +250,7 @@ async def test_a_prompt_that_the_engine_refuses_fails_and_the_slot_goes_to_the_n
     engine.run(engine.start())
     failing, following = engine.dispatcher.submit(prompt("hello!")), engine.dispatcher.submit(prompt("hello?"))
     engine.say(p.Failed(engine.start().request, "invalid", "a grammar that does not compile"))
-    with pytest.raises(GenerationFailed, match="a grammar that does not compile"):
+    with pytest.raises(GenerationRefused, match="a grammar that does not compile"):
         await events(failing)
     start = engine.start()
     assert (start.request, start.begin) == (following.id, 0)

@@ -1,0 +1,86 @@
+"""What is put right in a body before it is rendered, because llama.cpp's own conversion ignores or refuses it.
+
+Pure functions over plain JSON; they return new bodies and change none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from lcpd.api.errors import bad_request
+
+Json = dict[str, Any]
+
+
+def chat_body(plain: Json) -> Json:
+    """A chat-completions body with a named tool_choice enforced and tool-call arguments that can be rendered."""
+    changed = dict(plain)
+    choice = plain.get("tool_choice")
+    if isinstance(choice, dict):
+        name = (choice.get("function") or {}).get("name")
+        changed |= only_tool(plain, name, lambda tool: (tool.get("function") or {}).get("name"))
+        # llama.cpp takes "auto" for an object; one tool and "required" is what is meant.
+        changed["tool_choice"] = "required"
+    changed["messages"] = [_with_readable_calls(message) for message in plain["messages"]]
+    return changed
+
+
+def messages_body(plain: Json) -> tuple[Json, Json]:
+    """An Anthropic body, and fields for the chat body that it is converted to."""
+    changed: Json = dict(plain)
+    overrides: Json = {}
+    choice = plain.get("tool_choice") or {}
+    if choice.get("type") == "none":
+        overrides["tool_choice"] = "none"
+    elif choice.get("type") == "tool":
+        changed |= only_tool(plain, choice.get("name"), lambda tool: tool.get("name"))
+    if (plain.get("thinking") or {}).get("type") == "disabled":
+        kwargs = plain.get("chat_template_kwargs")
+        overrides["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
+    for i, message in enumerate(plain["messages"]):
+        _refuse_documents(f"messages[{i}].content", message.get("content"))
+    return changed, overrides
+
+
+def only_tool(plain: Json, name: Any, name_of: Callable[[Json], Any]) -> Json:
+    """The tools of a body without all but the named one.  Raises ApiError where there is no such tool."""
+    tools = [tool for tool in plain.get("tools") or [] if name_of(tool) == name]
+    if not tools:
+        raise bad_request(f"tool_choice names the tool {name!r}, which is not among the tools.", "tool_choice")
+    return {"tools": tools}
+
+
+def _with_readable_calls(message: Json) -> Json:
+    """A message whose tool calls' arguments are JSON objects.
+
+    A call that was cut off comes back as it was sent, and some clients send "" for no arguments; templates need an
+    object, and a conversation must not be refused for ever because of one such call.
+    """
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_readable_arguments(call) for call in calls]}
+
+
+def _with_readable_arguments(call: Json) -> Json:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
+        return call
+    try:
+        if isinstance(msgspec.json.decode(arguments), dict):
+            return call
+    except msgspec.DecodeError:
+        pass
+    readable = {"arguments": arguments} if arguments.strip() else {}
+    return {**call, "function": {**function, "arguments": msgspec.json.encode(readable).decode()}}
+
+
+def _refuse_documents(where: str, content: Any) -> None:
+    for i, block in enumerate(content if isinstance(content, list) else ()):
+        if block.get("type") == "document":
+            raise bad_request("document blocks are not offered; send their text.", f"{where}[{i}]")
+        if block.get("type") == "tool_result":
+            _refuse_documents(f"{where}[{i}].content", block.get("content"))

@@ -47,7 +47,7 @@ def post(daemon, path, body, **headers):
         (CHAT, {"messages": HI, "repeat_last_n": 10**8}, 400, "repeat_last_n"),
         (CHAT, {"messages": HI, "stop": ["x"] * 1000}, 400, "stop"),
         (CHAT, {"messages": HI, "min_keep": -1}, 400, "min_keep"),
-        (TEXT, {"prompt": "x", "grammar": 'root ::= "ab"', "ignore_eos": True, "temperature": 0}, 400, None),
+        (TEXT, {"prompt": "x", "grammar": 'root ::= "ab"', "ignore_eos": True, "temperature": 0}, 400, "grammar"),
         (TEXT, {"prompt": [10**30]}, 400, "prompt[0]"),
         (CHAT, {"messages": HI, "max_tokens": "many"}, 400, "max_tokens"),
         (CHAT, {"messages": HI, "temperature": -1}, 400, "temperature"),

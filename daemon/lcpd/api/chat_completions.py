@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         rendered = await context.chat.render("chat", msgspec.json.encode(chat_body(plain)))
     turn = Turn.begin(context.chat, await r.submit(context, rendered, "messages"), rendered)
     try:
-        reply = _Reply(context, turn)
+        reply = _Reply(context, turn, plain)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             return await send_stream(request, reply.chunks(usage), lambda: COMMENT, lambda e: sse(e.openai()))
@@ -43,13 +43,14 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 class _Reply:
     """One reply in OpenAI's shapes."""
 
-    def __init__(self, context: Context, turn: Turn) -> None:
+    def __init__(self, context: Context, turn: Turn, fields: Collection[str]) -> None:
+        self._fields = fields
         self._turn = turn
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": context.model_id}
 
     async def whole(self) -> Json:
         """The reply as one object."""
-        with r.api_errors("messages"):
+        with r.api_errors("messages", self._fields):
             async for event in self._turn.events():
                 if isinstance(event, Finished):
                     return {
@@ -71,7 +72,7 @@ class _Reply:
     async def chunks(self, include_usage: bool) -> AsyncIterator[bytes]:
         """The reply as server-sent events."""
         yield self._chunk({"role": "assistant", "content": None})
-        with r.api_errors("messages"):
+        with r.api_errors("messages", self._fields):
             async for event in self._turn.events():
                 if isinstance(event, Delta):
                     yield self._chunk(event.delta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
         rendered = await context.chat.complete(prompt, msgspec.json.encode(plain))
     generation = await r.submit(context, rendered, "prompt")
     try:
-        reply = _Reply(context.model_id, generation)
+        reply = _Reply(context.model_id, generation, plain)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             return await send_stream(request, reply.chunks(usage), lambda: COMMENT, lambda e: sse(e.openai()))
@@ -57,7 +57,8 @@ def _prompt(body: CompletionBody) -> str | list[int]:
 class _Reply:
     """One reply in OpenAI's shapes."""
 
-    def __init__(self, model: str, generation: Generation) -> None:
+    def __init__(self, model: str, generation: Generation, fields: Collection[str]) -> None:
+        self._fields = fields
         self._generation = generation
         self._usage = Usage(len(generation.prompt.tokens))
         self._head = {
@@ -91,7 +92,7 @@ class _Reply:
         yield b"data: [DONE]\n\n"
 
     async def _pieces(self) -> AsyncIterator[tuple[str, Done | None]]:
-        with r.api_errors("prompt"):
+        with r.api_errors("prompt", self._fields):
             async for batch in self._generation.batches():
                 text, done = "", None
                 for event in batch:

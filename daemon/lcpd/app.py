@@ -18,7 +18,7 @@ from lcpd.api.context import Context
 from lcpd.api.guard import read_keys
 from lcpd.build import Build, require_active
 from lcpd.chat.client import ChatClient, ChatSettings, ChatUnavailable
-from lcpd.config import Settings
+from lcpd.config import ConfigError, Settings
 from lcpd.engine import protocol as p
 from lcpd.engine.policy import RestartPolicy
 from lcpd.engine.supervisor import Supervisor, WorkerSettings
@@ -31,10 +31,6 @@ from lcpd.scheduler.dispatcher import Dispatcher
 log = logging.getLogger("lcpd")
 _DEFAULT_CTX_CAP = 32768
 """Tokens; the context when none is configured: a model's full length could need more memory than there is."""
-
-
-class SetupError(Exception):
-    """A setting names something that is of no use; the text names the setting."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Plan:
 def run(settings: Settings) -> int:
     """Run until SIGINT or SIGTERM; returns the exit status.
 
-    Raises BuildMissing, ModelMissing, BadReference or SetupError before anything is started.
+    Raises BuildMissing, ModelMissing, BadReference or ConfigError before anything is started.
     """
     logs.set_up(settings.log.level, settings.log.format)
     plan = make_plan(settings)
@@ -78,14 +74,14 @@ def _read(setting: str, path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{setting}: {path} cannot be read: {error}") from error
+        raise ConfigError([f"{setting}: {path} cannot be read: {error}"]) from error
 
 
 def _read_keys(path: Path) -> frozenset[str]:
     keys = read_keys(_read("server.api_key_file", path))
     if not keys:
         # No key at all would mean that none is asked for.
-        raise SetupError(f"server.api_key_file: {path} holds no key; write one a line")
+        raise ConfigError([f"server.api_key_file: {path} holds no key; write one a line"])
     return keys
 
 
@@ -111,7 +107,7 @@ async def _serve(plan: Plan) -> int:
             await site.start()
         except OSError as error:
             where = f"server.host, server.port: {server.host}:{server.port}"
-            raise SetupError(f"{where} cannot be listened on: {error}") from error
+            raise ConfigError([f"{where} cannot be listened on: {error}"]) from error
         log.info("lcpd %s serves %s on %s", __version__, plan.model_id, _address(runner))
         await stop.wait()
         log.info("stopping: %d requests may finish within %g s", context.dispatcher.running, server.drain_timeout)

@@ -197,7 +197,7 @@ def test_a_key_file_without_a_key_stops_the_start_instead_of_opening_the_door(tm
     file.write_bytes(content)
     command = [sys.executable, "-m", "lcpd", "serve", flag, str(file), "--port", "0"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 

@@ -28,6 +28,8 @@ SSE_HEADERS = {
     # Reverse proxies would otherwise collect the stream before passing it on.
     "X-Accel-Buffering": "no",
 }
+_SMALL = 16_384
+"""Bytes that a write buffer takes without waiting."""
 COMMENT = b": still working\n\n"
 
 
@@ -130,6 +132,9 @@ def _patient_writer(
     """Writes that give up a client which accepts nothing for `timeout` seconds."""
 
     async def write(data: bytes) -> None:
+        if len(data) < _SMALL and request.transport and not request.transport.get_write_buffer_size():
+            await response.write(data)  # the client has taken all before it: nothing to wait for
+            return
         try:
             async with asyncio.timeout(timeout):
                 await response.write(data)

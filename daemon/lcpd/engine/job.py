@@ -37,6 +37,10 @@ class Job:
     """Sampled tokens; the last one has not been decoded yet."""
     prefill_seconds: float = 0.0
     first_token_at: float = 0.0
+    last_prompt_position: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last_prompt_position = int(self.positions[-1])
 
     @property
     def prefilling(self) -> bool:
@@ -46,7 +50,7 @@ class Job:
     @property
     def position(self) -> int:
         """The position of the last sampled token."""
-        return int(self.positions[-1]) + len(self.generated)
+        return self.last_prompt_position + len(self.generated)
 
     def chunk_end(self, n_batch: int) -> int:
         """Where the next prefill batch ends: at a checkpoint, at an edge of embeddings, or after `n_batch` items."""

@@ -148,11 +148,11 @@ class DecodeLoop:
         jobs = [job for job in self._jobs.values() if not job.prefilling]
         if not jobs:
             return
-        tokens = np.array([job.generated[-1] for job in jobs], np.int32)
-        positions = np.array([job.position for job in jobs], np.int32)
-        seqs = np.array([job.seq for job in jobs], np.int32)
+        tokens = [job.generated[-1] for job in jobs]
+        positions = [job.position for job in jobs]
+        seqs = [job.seq for job in jobs]
         try:
-            self._context.decode(tokens, positions, seqs, np.ones(len(jobs), np.int8))
+            self._context.decode(tokens, positions, seqs, logits=1)
         except CacheFull:
             # Room from idle sequences, then from prompts under way; then the longest reply ends here.
             if not self._evict_idle() and not self._put_back(keep=None):
@@ -220,7 +220,7 @@ class DecodeLoop:
             reason: p.Reason | None = None
             if released.stop is not None:
                 reason = "stop-string"
-            elif job.ends_reply and self._model.is_end_of_generation(token):
+            elif job.ends_reply and token in self._model.end_tokens:
                 reason = "stop"
             elif len(job.generated) >= job.max_tokens:
                 reason = "length"

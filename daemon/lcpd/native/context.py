@@ -97,10 +97,17 @@ class Context:
 
     # ---- decoding --------------------------------------------------------------------------------------
 
-    def decode(self, tokens: Tokens, positions: Tokens, seqs: int | Tokens, logits: npt.NDArray[np.int8]) -> None:
+    def decode(
+        self,
+        tokens: Tokens | list[int],
+        positions: Tokens | list[int],
+        seqs: int | Tokens | list[int],
+        logits: npt.NDArray[np.int8] | int,
+    ) -> None:
         """Decode one batch of at most `n_batch` tokens.
 
-        `seqs` is one sequence id for all tokens, or one each; `logits[i]` asks for the logits of row i.
+        `seqs` is one sequence id for all tokens, or one each; `logits` says whether logits are wanted, for all rows or
+        for each.
         Raises CacheFull (nothing changed) or DecodeError.
         """
         batch = self._batch.fill(len(tokens), positions, seqs, logits)
@@ -196,7 +203,13 @@ class _Batch:
         self._struct.seq_id = self._seq_addresses.ctypes.data_as(ctypes.POINTER(int32_p))
         self._struct.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
 
-    def fill(self, n: int, positions: Tokens, seqs: int | Tokens, logits: npt.NDArray[np.int8]) -> Any:
+    def fill(
+        self,
+        n: int,
+        positions: Tokens | list[int],
+        seqs: int | Tokens | list[int],
+        logits: npt.NDArray[np.int8] | int,
+    ) -> Any:
         """The struct for `n` items; its `token` and `embd` are left for the caller."""
         if not 0 < n <= len(self.token):
             raise DecodeError(f"a batch of {n} tokens; 1 to {len(self.token)} are possible")

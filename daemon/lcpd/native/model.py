@@ -80,6 +80,8 @@ class Model:
         self.vocab: int = llama.llama_model_get_vocab(self.handle) or 0
         self.n_vocab: int = llama.llama_vocab_n_tokens(self.vocab)
         self.layers_by_device = dict(log.layers)
+        self.end_tokens = frozenset(t for t in range(self.n_vocab) if llama.llama_vocab_is_eog(self.vocab, t))
+        """The tokens that end a reply."""
 
     def close(self) -> None:
         """Free the model."""
@@ -122,10 +124,6 @@ class Model:
             if count >= 0:
                 return buffer.raw[:count]
             size = -count
-
-    def is_end_of_generation(self, token: int) -> bool:
-        """Whether the token ends a reply."""
-        return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
 
 def _load_mode(settings: ModelSettings) -> int:

@@ -27,11 +27,11 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 build: $(STAMP)
-	@echo "== llama.cpp and the bridge (about 8 minutes on 2 cores, once)"
+	@echo "== llama.cpp and the bridge (about 5 minutes on 2 cores, once)"
 	@$(BIN)/lcpd build
 
 peer: $(STAMP)
-	@echo "== llama.cpp, the bridge and llama-server to compare with (about 9 minutes on 2 cores, once)"
+	@echo "== llama.cpp, the bridge and llama-server to compare with (about 5 minutes on 2 cores, once)"
 	@$(BIN)/lcpd build --target llama-server
 
 models: $(STAMP)

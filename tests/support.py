@@ -13,6 +13,17 @@ MODELS = {"attention": "demo:smollm2", "swa": "demo:gemma3", "hybrid": "demo:hyb
 """One real model for each kind of state."""
 
 
+READ_FILE = {
+    "type": "function",
+    "function": {
+        "name": "read_file",
+        "description": "Read a file",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+    },
+}
+"""An OpenAI tool that the hybrid knows how to call."""
+
+
 def model_path(kind: str) -> Path:
     """The file of the model of a kind."""
     return resolve(MODELS[kind], dirs())

@@ -9,16 +9,9 @@ import httpx
 import openai
 import pytest
 
-pytestmark = pytest.mark.native
+from support import READ_FILE
 
-READ_FILE = {
-    "type": "function",
-    "function": {
-        "name": "read_file",
-        "description": "Read a file",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-    },
-}
+pytestmark = pytest.mark.native
 
 
 @pytest.fixture

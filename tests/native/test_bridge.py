@@ -9,18 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from support import text_of
+from support import READ_FILE, text_of
 
 pytestmark = pytest.mark.native
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "read_file",
-        "description": "Read a file",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-    },
-}
 CALL = "<tool_call>\n<function=read_file>\n<parameter=path>\nsrc/a.py\n</parameter>\n</function>\n</tool_call>"
 
 
@@ -58,13 +50,13 @@ def request(bridge, params, model, fields):
 
 
 def test_a_chat_is_rendered_with_its_tools_by_the_models_own_template(chat):
-    fields = render(chat, messages=[{"role": "user", "content": "hello"}], tools=[TOOL])
+    fields = render(chat, messages=[{"role": "user", "content": "hello"}], tools=[READ_FILE])
     assert "- read_file(path: string): Read a file" in fields["prompt"]
     assert fields["prompt"].endswith("<|im_start|>assistant\n<think>\n")
 
 
 def test_rendering_returns_neither_the_messages_nor_the_tools(chat):
-    fields = render(chat, messages=[{"role": "user", "content": "hello"}], tools=[TOOL])
+    fields = render(chat, messages=[{"role": "user", "content": "hello"}], tools=[READ_FILE])
     assert not {"messages", "tools"} & fields.keys()
 
 
@@ -97,7 +89,7 @@ def test_an_anthropic_body_becomes_a_chat_body(bridge):
 
 
 def test_a_reply_with_a_tool_call_is_parsed(bridge, params, hybrid, chat):
-    fields = render(chat, messages=[{"role": "user", "content": "x"}], tools=[TOOL])
+    fields = render(chat, messages=[{"role": "user", "content": "x"}], tools=[READ_FILE])
     message = request(bridge, params, hybrid, fields).parse("I will read it.\n</think>\n\n" + CALL)
     assert message["reasoning_content"].strip() == "I will read it."
     assert message["tool_calls"][0]["function"] == {"name": "read_file", "arguments": '{"path":"src/a.py"}'}
@@ -107,7 +99,7 @@ def test_a_reply_with_a_tool_call_is_parsed(bridge, params, hybrid, chat):
 def test_streamed_deltas_add_up_to_the_whole_reply_however_the_text_is_cut(bridge, params, hybrid, chat, seed):
     from lcpd.chat.replies import add_delta
 
-    fields = render(chat, messages=[{"role": "user", "content": "x"}], tools=[TOOL])
+    fields = render(chat, messages=[{"role": "user", "content": "x"}], tools=[READ_FILE])
     whole = request(bridge, params, hybrid, fields)
     text = "I will read it.\n</think>\n\nOf course: ünïcödé.\n\n" + CALL
     stream, built, rng, at = bridge.Stream(whole), {"role": "assistant", "content": None}, random.Random(seed), 0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lcpd.build import require_active
 from lcpd.chat.client import ChatClient, ChatRefused, ChatSettings, ChatUnavailable
 from lcpd.engine.protocol import unpack
-from native.test_bridge import CALL, TOOL
-from support import model_path, text_of
+from native.test_bridge import CALL
+from support import READ_FILE, model_path, text_of
 
 pytestmark = pytest.mark.native
 
@@ -50,7 +50,7 @@ async def test_a_chat_comes_back_as_tokens_spans_and_fields(chat, models):
 
 
 async def test_the_engine_is_not_sent_what_only_the_parser_needs(chat):
-    rendered = await chat.render("chat", body(("user", "hello"), tools=[TOOL]))
+    rendered = await chat.render("chat", body(("user", "hello"), tools=[READ_FILE]))
     assert "chat_parser" in json.loads(rendered.fields)
     assert not {"chat_parser", "message_delimiters", "prompt"} & json.loads(rendered.sampling).keys()
 
@@ -64,7 +64,7 @@ async def test_a_growing_conversation_tokenises_only_what_is_new(chat):
 
 
 async def test_a_reply_streams_and_ends_as_one_message(chat):
-    rendered = await chat.render("chat", body(("user", "x"), tools=[TOOL]))
+    rendered = await chat.render("chat", body(("user", "x"), tools=[READ_FILE]))
     reply = chat.open_reply(rendered.fields)
     deltas, message = await chat.push(reply, "Reading.\n</think>\n\n", final=False)
     assert deltas[0]["reasoning_content"].startswith("Reading.")
@@ -77,7 +77,7 @@ async def test_a_reply_streams_and_ends_as_one_message(chat):
 async def test_text_that_breaks_the_tool_format_is_passed_on_and_not_lost(chat):
     from lcpd.chat.replies import add_delta
 
-    rendered = await chat.render("chat", body(("user", "x"), tools=[TOOL], tool_choice="required"))
+    rendered = await chat.render("chat", body(("user", "x"), tools=[READ_FILE], tool_choice="required"))
     reply = chat.open_reply(rendered.fields)
     built = {"role": "assistant", "content": None}
     text = "thinking\n</think>\n\n<tool_call>\n<function=no_such_tool>\n<parameter=zzz>1</para"

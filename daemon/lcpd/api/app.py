@@ -39,8 +39,10 @@ def create_app(context: Context) -> web.Application:
     return app
 
 
-def _speaks_anthropic(request: web.Request) -> bool:
-    return "/messages" in request.path
+def _told(request: web.Request, error: ApiError) -> web.Response:
+    """An error in the dialect of the route."""
+    body = error.anthropic() if "/messages" in request.path else error.openai()
+    return web.json_response(body, status=error.status, headers=error.headers)
 
 
 @web.middleware
@@ -65,12 +67,10 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     except ApiError as error:
         status = error.status
-        body = error.anthropic() if _speaks_anthropic(request) else error.openai()
-        return web.json_response(body, status=status, headers=error.headers)
+        return _told(request, error)
     except web.HTTPException as error:
         status = error.status
-        refused = ApiError(status, error.reason)
-        return web.json_response(refused.anthropic() if _speaks_anthropic(request) else refused.openai(), status=status)
+        return _told(request, ApiError(status, error.reason))
     except ConnectionError:
         status = 499  # the client is gone, as nginx writes it
         raise
@@ -79,9 +79,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             status = 499
             raise
         log.exception("%s %s failed", request.method, request.path)
-        internal = ApiError(500, "An internal error; the server's log has the details.", type="server_error")
-        body = internal.anthropic() if _speaks_anthropic(request) else internal.openai()
-        return web.json_response(body, status=500)
+        return _told(
+            request, ApiError(500, "An internal error; the server's log has the details.", type="server_error")
+        )
     finally:
         status = request.get(STATUS, status)
         resource = request.match_info.route.resource

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """The route's handler."""
     context = request.app[CONTEXT]
-    body, plain, _ = await r.read_body(request, ChatBody)
+    body, plain = await r.read_body(request, ChatBody)
     r.check_model(context, body.model)
     refuse_unoffered(body)
     with r.api_errors("messages", plain):

@@ -15,8 +15,8 @@ from lcpd.api.bodies import CompletionBody, refuse_unoffered
 from lcpd.api.context import CONTEXT
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.stream import COMMENT, send_json, send_stream, sse
-from lcpd.api.turn import Usage, timings
-from lcpd.scheduler.generation import Begun, Done, Generation, Text
+from lcpd.api.turn import Usage, gather, timings
+from lcpd.scheduler.generation import Done, Generation
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 async def completions(request: web.Request) -> web.StreamResponse:
     """The route's handler."""
     context = request.app[CONTEXT]
-    body, plain, _ = await r.read_body(request, CompletionBody)
+    body, plain = await r.read_body(request, CompletionBody)
     r.check_model(context, body.model)
     refuse_unoffered(body)
     prompt = _prompt(body)
@@ -94,17 +94,7 @@ class _Reply:
     async def _pieces(self) -> AsyncIterator[tuple[str, Done | None]]:
         with r.api_errors("prompt", self._fields):
             async for batch in self._generation.batches():
-                text, done = "", None
-                for event in batch:
-                    if isinstance(event, Begun):
-                        self._usage.cached = event.cached
-                    elif isinstance(event, Text):
-                        self._usage.generated += len(event.tokens)
-                        text += event.text
-                    elif isinstance(event, Done):
-                        self._usage.generated = event.generated
-                        text += event.text
-                        done = event
+                text, done = gather(batch, self._usage)
                 if text or done:
                     yield text, done
 

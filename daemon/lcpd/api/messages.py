@@ -22,7 +22,7 @@ from lcpd.chat.protocol import Rendered
 async def messages(request: web.Request) -> web.StreamResponse:
     """A reply in Anthropic's shapes, whole or as a stream."""
     context = request.app[CONTEXT]
-    body, plain, _ = await r.read_body(request, MessagesBody)
+    body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
     rendered = await _render(context, plain)
     turn = Turn.begin(context.chat, await r.submit(context, rendered, "messages"), rendered)
@@ -43,7 +43,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """How long the prompt would be; rendered and tokenised, never run."""
     context = request.app[CONTEXT]
-    body, plain, _ = await r.read_body(request, MessagesBody)
+    body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
     rendered = await _render(context, plain)
     return web.json_response({"input_tokens": len(rendered.tokens) // 4})

@@ -35,16 +35,15 @@ from lcpd.scheduler.generation import (
 from lcpd.scheduler.slots import Span
 
 
-async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict[str, Any], bytes]:
-    """The checked body, the same as plain JSON, and its bytes.  Raises ApiError."""
+async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict[str, Any]]:
+    """The checked body, and the same as plain JSON.  Raises ApiError."""
     if request.content_type != "application/json":
         raise ApiError(415, "Content-Type must be application/json.", param="Content-Type")
     try:
         data = await request.read()
     except web.RequestPayloadError as error:
         raise bad_request(f"The body cannot be read: {error}", "Content-Encoding") from error
-    body, plain = parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)
-    return body, plain, data
+    return parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)
 
 
 def check_model(context: Context, name: str | None) -> None:

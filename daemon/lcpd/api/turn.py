@@ -7,13 +7,12 @@ growing backlog.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lcpd.chat.client import ChatClient, Reply
 from lcpd.chat.protocol import Rendered
-from lcpd.chat.replies import add_delta
-from lcpd.scheduler.generation import Begun, Done, Generation, Text
+from lcpd.scheduler.generation import Begun, Done, Event, Generation, Text
 
 Json = dict[str, Any]
 
@@ -63,6 +62,23 @@ class Usage:
         }
 
 
+def gather(batch: list[Event], usage: Usage) -> tuple[str, Done | None]:
+    """The text of a batch of events, and its end if it is in it; `usage` is brought up to date."""
+    text = ""
+    done: Done | None = None
+    for event in batch:
+        if isinstance(event, Begun):
+            usage.cached = event.cached
+        elif isinstance(event, Text):
+            usage.generated += len(event.tokens)
+            text += event.text
+        elif isinstance(event, Done):
+            usage.generated = event.generated
+            text += event.text
+            done = event
+    return text, done
+
+
 @dataclass
 class Turn:
     """A running chat request."""
@@ -71,8 +87,6 @@ class Turn:
     generation: Generation
     reply: Reply
     usage: Usage
-    message: Json = field(default_factory=lambda: {"role": "assistant", "content": None})
-    """The deltas so far, put together."""
 
     @classmethod
     def begin(cls, chat: ChatClient, generation: Generation, rendered: Rendered) -> Turn:
@@ -82,26 +96,16 @@ class Turn:
     async def events(self) -> AsyncIterator[TurnEvent]:
         """Begun, then deltas, then Finished; raises the errors of the generation and of the chat process."""
         async for batch in self.generation.batches():
-            text = ""
-            done: Done | None = None
-            for event in batch:
-                if isinstance(event, Begun):
-                    self.usage.cached = event.cached
-                    yield event
-                elif isinstance(event, Text):
-                    self.usage.generated += len(event.tokens)
-                    text += event.text
-                elif isinstance(event, Done):
-                    text += event.text
-                    self.usage.generated = event.generated
-                    done = event
+            text, done = gather(batch, self.usage)
+            if begun := next((event for event in batch if isinstance(event, Begun)), None):
+                yield begun
             if text or done:
                 deltas, message = await self.chat.push(self.reply, text, final=done is not None)
                 for delta in deltas:
-                    add_delta(self.message, delta)
                     yield Delta(delta)
                 if done:
-                    yield Finished(message or self.message, done)
+                    assert message is not None, "a final push returns the whole message"
+                    yield Finished(message, done)
 
     async def close(self) -> None:
         """Stop what is still running.  To be called in any case."""

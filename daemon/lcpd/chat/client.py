@@ -34,9 +34,10 @@ import msgspec
 
 from lcpd.chat import protocol as p
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
-from lcpd.ipc.child import Child, describe_exit, spawn
+from lcpd.ipc.child import Child, describe_exit
 from lcpd.ipc.frames import FrameError
 from lcpd.ipc.handshake import VERSION, Hello, Refused
+from lcpd.ipc.launch import launch
 
 log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer", bound=p.Message)
@@ -276,17 +277,9 @@ class ChatClient:
         s = self._settings
         environment = {**os.environ, **_ENVIRONMENT, "LLAMA_CPP_LIB_PATH": str(s.lib_dir)}
         try:
-            child = await spawn(list(s.command), environment, 50)
+            child, channel = await launch(list(s.command), environment, 50, p.FromChat | Hello | Refused)
         except OSError as error:
             raise ChatUnavailable(f"the chat process cannot be started: {error}") from error
-        try:
-            channel: DaemonChannel[Any] = await DaemonChannel.open(
-                child.sock,
-                p.FromChat | Hello | Refused,  # type: ignore[arg-type]
-            )
-        except BaseException:
-            await child.kill()
-            raise
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 channel.send(Hello(VERSION, "chat"))

@@ -37,9 +37,10 @@ import msgspec
 from lcpd.engine import protocol as p
 from lcpd.engine.policy import RestartPolicy, Watchdog
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
-from lcpd.ipc.child import Child, describe_exit, spawn
+from lcpd.ipc.child import Child, describe_exit
 from lcpd.ipc.frames import FrameError
 from lcpd.ipc.handshake import VERSION, Hello, Refused
+from lcpd.ipc.launch import launch
 
 log = logging.getLogger(__name__)
 
@@ -192,17 +193,15 @@ class Supervisor:
         self.state = State.STARTING
         self.progress = 0.0
         try:
-            child = await spawn(list(s.command), {**os.environ, **s.environment}, s.log_lines, s.echo_log)
+            child, channel = await launch(
+                list(s.command),
+                {**os.environ, **s.environment},
+                s.log_lines,
+                p.FromWorker | Hello | Refused,
+                s.echo_log,
+            )
         except OSError as error:
             raise WorkerDied(f"the worker cannot be started: {error}", "start") from error
-        try:
-            channel: DaemonChannel[Any] = await DaemonChannel.open(
-                child.sock,
-                p.FromWorker | Hello | Refused,  # type: ignore[arg-type]
-            )
-        except BaseException:
-            await child.kill()
-            raise
         self._child, self._channel = child, channel
         cause = "crash"
         try:

@@ -61,8 +61,12 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# Hours on a small machine; docs/performance.md describes each.
 bench: peer models
-	@$(BIN)/python -m benchmarks.engine_parity
+	@$(BIN)/python -m benchmarks.engine_parity --streams 1,2,4,8
+	@$(BIN)/python -m benchmarks.stall
+	@$(BIN)/python -m benchmarks.stall --model demo:hybrid --prompt-tokens 30000
+	@$(BIN)/python -m benchmarks.step_overhead
 
 check-cuda-build: $(STAMP)
 	@$(BIN)/python llama.cpp/check_cuda_build.py

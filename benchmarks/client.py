@@ -44,6 +44,8 @@ class Rates:
 
     prefill: float
     decode: float
+    total: float
+    """Generated tokens over the whole round, prefill included: what the clients together get."""
     server_prefill: float
     server_decode: float
 
@@ -56,6 +58,7 @@ def rates(samples: Sequence[Sample]) -> Rates:
         prefill=sum(s.computed for s in samples) / (all_started - begun),
         # The first token comes out of the prefill.
         decode=sum(s.generated - 1 for s in samples) / (last - first),
+        total=sum(s.generated for s in samples) / (last - begun),
         server_prefill=sum(s.server_prefill for s in samples) / len(samples),
         server_decode=sum(s.server_decode for s in samples) / len(samples),
     )

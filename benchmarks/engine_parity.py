@@ -1,10 +1,10 @@
 """Decode and prefill speed of lcpd against llama-server from the same build with equal settings.
 
-    python -m benchmarks.engine_parity --pairs 20
+    python -m benchmarks.engine_parity --pairs 20 --streams 1,2,4,8
 
 Both servers run all the time, and one of them works at a time.  A pair is one round on either with the same prompts;
-the order changes from pair to pair, so that a drift of the machine favours neither.  docs/performance.md describes
-the method and holds results.
+the order changes from pair to pair, so that a drift of the machine favours neither.  Each number of streams is a
+measurement of its own with as many slots.  docs/performance.md describes the method and holds results.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ IDLE_LIMIT = 0.05
 LABELS = {
     "prefill": "prefill, seen by the client",
     "decode": "decode, seen by the client",
+    "total": "replies over the whole round",
     "server_prefill": "prefill, reported by the server",
     "server_decode": "decode, reported by the server",
 }
@@ -89,20 +90,24 @@ def main(arguments: list[str] | None = None) -> int:
     # Otherwise SIGTERM would leave the servers behind.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     console = Console(highlight=False)
-    try:
-        settings, pairs = measure_pairs(options, console)
-    except (BadReference, BuildMissing, ModelMissing, OSError, RequestFailed, ServerFailed, Unfair) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    used, note = choose(pairs)
-    figures = [_figure(name, used) for name in LABELS]
-    console.print(note)
-    console.print(_table(figures))
-    for figure in figures:
-        console.print(f"{figure.name}: {figure.verdict.outcome} ({figure.verdict.reason})")
-    if options.json:
-        report = {"settings": settings, "pairs": [asdict(p) for p in pairs], "figures": [asdict(f) for f in figures]}
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    reports = []
+    for streams in options.streams:
+        try:
+            settings, pairs = measure_pairs(options, streams, console)
+        except (BadReference, BuildMissing, ModelMissing, OSError, RequestFailed, ServerFailed, Unfair) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        used, note = choose(pairs)
+        figures = [_figure(name, used) for name in LABELS]
+        console.print(f"{streams} stream{'s' * (streams > 1)}: {note}")
+        console.print(_table(figures))
+        for figure in figures:
+            console.print(f"{figure.name}: {figure.verdict.outcome} ({figure.verdict.reason})")
+        reports.append(
+            {"settings": settings, "pairs": [asdict(p) for p in pairs], "figures": [asdict(f) for f in figures]}
+        )
+        if options.json:  # after each, so that what was measured is not lost with a later failure
+            options.json.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
@@ -116,18 +121,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="demo:smollm2", metavar="REF")
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="about as many in each prompt")
     parser.add_argument("--gen-tokens", type=int, default=128, metavar="N")
-    parser.add_argument("--streams", type=int, default=1, metavar="N", help="requests at once, and as many slots")
+    parser.add_argument(
+        "--streams", type=counts, default=[1], metavar="N[,N...]", help="requests at once, and as many slots"
+    )
     parser.add_argument("--threads", type=int, default=free_cores(), metavar="N")
     parser.add_argument("--flash-attn", choices=["on", "off"], default="off")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the prompts")
     parser.add_argument(
-        "--patience", type=float, default=300, metavar="SECONDS", help="to wait for a quiet machine, altogether"
+        "--patience", type=float, default=300, metavar="SECONDS", help="to wait for a quiet machine, for each N"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every rate there")
     return parser
 
 
-def measure_pairs(options: argparse.Namespace, console: Console) -> tuple[Json, list[Pair]]:
+def counts(text: str) -> list[int]:
+    """Positive numbers with commas between them.  Raises argparse.ArgumentTypeError."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number and no list like 1,2,4") from error
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{min(numbers)} streams are too few")
+    return numbers
+
+
+def measure_pairs(options: argparse.Namespace, streams: int, console: Console) -> tuple[Json, list[Pair]]:
     """The settings, and all pairs: as many undisturbed ones as asked for, or fewer when patience ran out.
 
     Raises what `main` reports.
@@ -138,11 +156,11 @@ def measure_pairs(options: argparse.Namespace, console: Console) -> tuple[Json, 
     equal = Equal(
         model=resolve(options.model, dirs()),
         threads=options.threads,
-        ctx=options.streams * (2 * options.prompt_tokens + options.gen_tokens + 256),
+        ctx=streams * (2 * options.prompt_tokens + options.gen_tokens + 256),
         batch=2048,
         ubatch=512,
         flash_attn=options.flash_attn,
-        slots=options.streams,
+        slots=streams,
     )
     words = random.Random(options.seed)
     pairs: list[Pair] = []
@@ -150,7 +168,7 @@ def measure_pairs(options: argparse.Namespace, console: Console) -> tuple[Json, 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lcpd = stack.enter_context(run_lcpd(equal, folder))
         peer = stack.enter_context(run_peer(equal, build.peer, folder))
-        _pair(lcpd, peer, words, options, lcpd_first=True)  # warms both up
+        _pair(lcpd, peer, words, options, streams, lcpd_first=True)  # warms both up
         check_idle([lcpd, peer])
         give_up = time.monotonic() + options.patience
         while (missing := options.pairs - sum(not pair.disturbed for pair in pairs)) > 0:
@@ -158,7 +176,7 @@ def measure_pairs(options: argparse.Namespace, console: Console) -> tuple[Json, 
             if time.monotonic() > give_up and len(pairs) >= options.pairs:
                 console.print(f"patience is over: {missing} undisturbed pairs are missing")
                 break
-            pairs.append(_pair(lcpd, peer, words, options, lcpd_first=len(pairs) % 2 == 0))
+            pairs.append(_pair(lcpd, peer, words, options, streams, lcpd_first=len(pairs) % 2 == 0))
             console.print(_line(len(pairs), pairs[-1]))
     settings = asdict(equal) | {
         "model": options.model,
@@ -169,9 +187,11 @@ def measure_pairs(options: argparse.Namespace, console: Console) -> tuple[Json, 
     return settings, pairs
 
 
-def _pair(lcpd: Server, peer: Server, words: random.Random, options: argparse.Namespace, lcpd_first: bool) -> Pair:
+def _pair(
+    lcpd: Server, peer: Server, words: random.Random, options: argparse.Namespace, streams: int, lcpd_first: bool
+) -> Pair:
     """The same fresh prompts on either server, one server after the other."""
-    bodies = [chat_body(_prompt(words, options.prompt_tokens), options.gen_tokens) for _ in range(options.streams)]
+    bodies = [chat_body(_prompt(words, options.prompt_tokens), options.gen_tokens) for _ in range(streams)]
     before = usage([lcpd, peer])
     rates = {server.name: measure(server.port, bodies) for server in ((lcpd, peer) if lcpd_first else (peer, lcpd))}
     return Pair(rates[lcpd.name], rates[peer.name], others_share(before, usage([lcpd, peer])))
@@ -214,6 +234,7 @@ def _line(number: int, pair: Pair) -> str:
     return (
         f"{number:3}: prefill {ours.prefill:7.1f} / {theirs.prefill:7.1f} = {ours.prefill / theirs.prefill:.3f}"
         f"   decode {ours.decode:6.2f} / {theirs.decode:6.2f} = {ours.decode / theirs.decode:.3f}"
+        f"   total {ours.total:6.2f} / {theirs.total:6.2f} = {ours.total / theirs.total:.3f}"
         + (f"   disturbed: others used {pair.others:.0%} of a core" if pair.disturbed else "")
     )
 

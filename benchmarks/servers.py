@@ -37,6 +37,8 @@ class Equal:
     ubatch: int
     flash_attn: str
     slots: int = 1
+    cache_ram: int = 0
+    """MiB of host RAM for what is kept beside the slots; 0: neither server keeps anything, checkpoints included."""
     environment: dict[str, str] = field(default_factory=dict)
     """Added to the environment of both."""
 
@@ -64,11 +66,15 @@ class Server:
         """CPU time that its living processes have used so far."""
         return sum(_cpu_seconds(pid) for pid in _family(self.process.pid))
 
+    def memory(self) -> int:
+        """Bytes of RAM that its living processes hold; what several of them map counts once."""
+        return sum(_proportional_bytes(pid) for pid in _family(self.process.pid))
+
 
 def run_lcpd(equal: Equal, folder: Path) -> AbstractContextManager[Server]:
-    """lcpd, without checkpoints: a prompt that continues no live sequence is computed from its first token.
+    """lcpd; its log goes to `folder`.  Entering raises ServerFailed.
 
-    The log goes to `folder`.  Entering raises ServerFailed.
+    Without `cache_ram` a prompt that continues no live sequence is computed from its first token.
     """
     port = _free_port()
     command = [
@@ -77,20 +83,23 @@ def run_lcpd(equal: Equal, folder: Path) -> AbstractContextManager[Server]:
         *("--batch", str(equal.batch), "--ubatch", str(equal.ubatch), "--slots", str(equal.slots)),
         *("--flash-attn", equal.flash_attn),
     ]
-    environment = {**_environment(equal), "LCPD_MODEL__CHECKPOINTS": "0"}
+    environment = {**_environment(equal), "LCPD_CACHE__RAM": f"{equal.cache_ram}MiB"}
+    if not equal.cache_ram:
+        environment["LCPD_MODEL__CHECKPOINTS"] = "0"
     return _running("lcpd", command, environment, port, folder / "lcpd.log")
 
 
 def run_peer(equal: Equal, binary: Path, folder: Path) -> AbstractContextManager[Server]:
-    """llama-server, without checkpoints and RAM cache for the same reason.  As `run_lcpd` otherwise."""
+    """llama-server, with its defaults where `equal` says nothing.  As `run_lcpd` otherwise."""
     port = _free_port()
     command = [
         *(str(binary), "--host", HOST, "--port", str(port), "--no-ui"),
         *("--model", str(equal.model), "--threads", str(equal.threads), "--ctx-size", str(equal.ctx)),
         *("--batch-size", str(equal.batch), "--ubatch-size", str(equal.ubatch), "--parallel", str(equal.slots)),
-        *("--flash-attn", equal.flash_attn, "--kv-unified"),
-        *("--ctx-checkpoints", "0", "--cache-ram", "0", "--no-warmup"),
+        *("--flash-attn", equal.flash_attn, "--kv-unified", "--cache-ram", str(equal.cache_ram), "--no-warmup"),
     ]
+    # Its RAM cache tells its size in the log's trace only.
+    command += ["--log-verbosity", "4"] if equal.cache_ram else ["--ctx-checkpoints", "0"]
     return _running("llama-server", command, _environment(equal), port, folder / "llama-server.log")
 
 
@@ -165,6 +174,16 @@ def _family(pid: int) -> list[int]:
         for child in children:
             found += _family(int(child))
     return found
+
+
+def _proportional_bytes(pid: int) -> int:
+    """The proportional set size: shared pages are divided among the processes that map them."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    lines = (line.split() for line in rollup.splitlines())
+    return sum(int(fields[1]) * 1024 for fields in lines if fields[0] == "Pss:")
 
 
 def _cpu_seconds(pid: int) -> float:

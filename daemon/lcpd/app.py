@@ -17,6 +17,8 @@ from lcpd.api.app import create_app
 from lcpd.api.context import Context
 from lcpd.api.guard import read_keys
 from lcpd.build import Build, require_active
+from lcpd.cache.arena import Arena, ArenaError
+from lcpd.cache.cache import PromptCache
 from lcpd.chat.client import ChatClient, ChatSettings, ChatUnavailable
 from lcpd.config import ConfigError, Settings
 from lcpd.engine import protocol as p
@@ -27,6 +29,7 @@ from lcpd.metrics import Metrics
 from lcpd.models import resolve
 from lcpd.paths import dirs
 from lcpd.scheduler.dispatcher import Dispatcher
+from lcpd.scheduler.policy import Policy
 
 log = logging.getLogger("lcpd")
 _DEFAULT_CTX_CAP = 32768
@@ -118,16 +121,18 @@ async def start_parts(plan: Plan, stack: AsyncExitStack) -> Context:
     """Start the engine and the chat process; `stack` stops them.  The engine loads in the background."""
     settings = plan.settings
     metrics = Metrics()
+    arena = _make_arena(settings.cache.ram)
+    stack.callback(arena.close)
     supervisor: Supervisor
     dispatcher = Dispatcher(
         model=plan.model_id,
         slots=settings.model.slots,
-        checkpoints=settings.model.checkpoints,
-        queue_size=settings.server.queue_size,
+        policy=policy_of(settings),
+        cache=PromptCache(arena),
         send=lambda message: supervisor.send(message),
         metrics=metrics,
     )
-    supervisor = Supervisor(worker_settings(plan), dispatcher)
+    supervisor = Supervisor(worker_settings(plan, arena), dispatcher)
     chat = ChatClient(
         ChatSettings(
             model=plan.model,
@@ -159,7 +164,28 @@ async def start_parts(plan: Plan, stack: AsyncExitStack) -> Context:
     )
 
 
-def worker_settings(plan: Plan) -> WorkerSettings:
+def _make_arena(size: int) -> Arena:
+    try:
+        return Arena(size)
+    except ArenaError as error:
+        raise ConfigError([f"cache.ram: {error}"]) from error
+
+
+def policy_of(settings: Settings) -> Policy:
+    """How requests are queued and placed."""
+    scheduler = settings.scheduler
+    return Policy(
+        queue_size=settings.server.queue_size,
+        queue_timeout=scheduler.queue_timeout,
+        ageing=scheduler.ageing,
+        follow_timeout=scheduler.follow_timeout,
+        follow_min=scheduler.follow_min,
+        checkpoints=settings.model.checkpoints,
+        checkpoint_interval=settings.cache.checkpoint_interval,
+    )
+
+
+def worker_settings(plan: Plan, arena: Arena) -> WorkerSettings:
     """How this plan's worker is started and watched."""
     model, engine = plan.settings.model, plan.settings.engine
     return WorkerSettings(
@@ -180,8 +206,10 @@ def worker_settings(plan: Plan) -> WorkerSettings:
                 main_gpu=model.main_gpu,
                 mmap=model.mmap,
                 mlock=model.mlock,
-                emit_interval=plan.settings.engine.emit_interval,
+                emit_interval=engine.emit_interval,
+                max_stall=plan.settings.scheduler.max_stall_ms / 1000,
             ),
+            arena_bytes=arena.size,
         ),
         environment={
             "LLAMA_CPP_LIB_PATH": str(plan.build.lib_dir),
@@ -202,6 +230,7 @@ def worker_settings(plan: Plan) -> WorkerSettings:
         ),
         log_lines=engine.log_lines,
         echo_log=plan.settings.log.level == "debug",
+        descriptors=(arena.fd,) if arena.size else (),
     )
 
 

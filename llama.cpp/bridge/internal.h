@@ -29,6 +29,7 @@ struct lcpd_stream  { task_result_state state; };
 struct lcpd_sampler {
     common_sampler_ptr value;
     int32_t            n_vocab;
+    bool               has_grammar;
     std::string        error;  // why the last step failed
 };
 

@@ -58,7 +58,8 @@ LCPD_API char *      lcpd_chat_apply(const lcpd_chat *, const char * body_json, 
 // The model supplies the vocabulary; it must outlive the request.
 LCPD_API lcpd_request * lcpd_request_new(const lcpd_params *, const struct llama_model * model, const char * fields_json, char ** err);
 LCPD_API void           lcpd_request_free(lcpd_request *);
-// {"stop": [...], "n_predict": int, "ignore_eos": bool, "preserved_tokens": [ids], "n_probs": int, "settings": {...}}
+// {"stop": [...], "n_predict": int, "ignore_eos": bool, "preserved_tokens": [ids], "n_probs": int,
+//  "post_sampling_probs": bool, "settings": {...}}
 LCPD_API char *         lcpd_request_info(const lcpd_request *, char ** err);
 // Applies the request's grammar once to the whole vocabulary.  A grammar can compile in no time and take minutes for
 // this; a caller with a time limit finds that out here.  0: done, or there is no grammar.
@@ -87,6 +88,9 @@ LCPD_API int32_t        lcpd_sampler_accept_prompt(lcpd_sampler *, const llama_t
 LCPD_API int32_t        lcpd_sampler_accept(lcpd_sampler *, llama_token, char ** err);
 // Samples and accepts one token for each of n samplers; rows[i] is the batch index whose logits sampler i reads.
 // A sampler that fails (a grammar with no token left, for instance) yields -1 and leaves the others alone.
+// Samplers with a grammar run at the same time, as far as there are cores, so that they delay the others as long as the
+// slowest one does alone.
+// No sampler may be given twice.
 LCPD_API int32_t        lcpd_sampler_step_many(int32_t n, lcpd_sampler ** samplers, struct llama_context *, const int32_t * rows,
                                                llama_token * out, char ** err);
 // Why this sampler's last step yielded -1; owned by the sampler.

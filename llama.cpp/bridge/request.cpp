@@ -35,6 +35,7 @@ char * lcpd_request_info(const lcpd_request * request, char ** err) {
             {"ignore_eos", p.sampling.ignore_eos},
             {"preserved_tokens", p.sampling.preserved_tokens},
             {"n_probs", p.sampling.n_probs},
+            {"post_sampling_probs", p.post_sampling_probs},
             {"settings", p.to_json()},
         });
     });

@@ -1,6 +1,12 @@
 // llama.cpp's sampler chain (common_sampler): one per running sequence.
 #include "internal.h"
 
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <system_error>
+#include <thread>
+
 using namespace lcpd;
 
 lcpd_sampler * lcpd_sampler_new(const lcpd_request * request, const llama_model * model, char ** err) {
@@ -8,13 +14,13 @@ lcpd_sampler * lcpd_sampler_new(const lcpd_request * request, const llama_model 
         common_params_sampling settings = required(request, "request").params.sampling;  // init may change them
         common_sampler_ptr s(common_sampler_init(&required(model, "model"), settings));
         if (!s) { throw std::invalid_argument("the sampler could not be made: the grammar does not compile"); }
-        return new lcpd_sampler{ std::move(s), llama_vocab_n_tokens(llama_model_get_vocab(model)), {} };
+        return new lcpd_sampler{ std::move(s), llama_vocab_n_tokens(llama_model_get_vocab(model)), !common_grammar_value(settings.grammar).empty(), {} };
     });
 }
 lcpd_sampler * lcpd_sampler_clone(lcpd_sampler * s, char ** err) {
     return guarded<lcpd_sampler *>(nullptr, err, [&] {
         auto & from = required(s, "sampler");
-        return new lcpd_sampler{ common_sampler_ptr(common_sampler_clone(from.value.get())), from.n_vocab, {} };
+        return new lcpd_sampler{ common_sampler_ptr(common_sampler_clone(from.value.get())), from.n_vocab, from.has_grammar, {} };
     });
 }
 void lcpd_sampler_free(lcpd_sampler * s)  { delete s; }
@@ -60,9 +66,32 @@ int32_t lcpd_sampler_step_many(int32_t n, lcpd_sampler ** samplers, llama_contex
             required(samplers[i], "sampler");
             check_row(ctx, rows[i]);
         }
+        const auto run = [&](int32_t i) { out[i] = step(*samplers[i], ctx, rows[i]); };
+        // A token that violates a grammar costs tens of milliseconds, so grammars are worked on side by side.
+        // Sampling from one context at once is sound here: check_row has synchronized it and put its rows in order,
+        // after which llama.cpp's accessors only read (or store the zeros that are there already), and all else that
+        // common_sampler_sample writes belongs to the sampler.
+        std::vector<int32_t> with_grammar;
         for (int32_t i = 0; i < n; i++) {
-            out[i] = step(*samplers[i], ctx, rows[i]);
+            if (samplers[i]->has_grammar) { with_grammar.push_back(i); }
         }
+        std::atomic<size_t> next{0};
+        const auto run_grammars = [&] {
+            for (size_t k; (k = next++) < with_grammar.size();) { run(with_grammar[k]); }
+        };
+        const size_t n_threads = std::min<size_t>(with_grammar.size(), std::max(1u, std::thread::hardware_concurrency()));
+        std::vector<std::future<void>> helpers;
+        helpers.reserve(n_threads);
+        try {
+            while (helpers.size() + 1 < n_threads) { helpers.push_back(std::async(std::launch::async, run_grammars)); }
+        } catch (const std::system_error &) {
+            // no more threads: those that there are do the work
+        }
+        for (int32_t i = 0; i < n; i++) {
+            if (!samplers[i]->has_grammar) { run(i); }
+        }
+        run_grammars();
+        for (auto & helper : helpers) { helper.wait(); }
         return n;
     });
 }
@@ -97,7 +126,7 @@ int32_t lcpd_sampler_probs(lcpd_sampler * sampler, llama_context * ctx, int32_t 
             data = candidates->data;
             size = candidates->size;
         } else {
-            raw  = get_token_probabilities(ctx, row, s.n_vocab);
+            raw  = get_token_probabilities(ctx, row, n);
             data = raw.data();
             size = raw.size();
         }

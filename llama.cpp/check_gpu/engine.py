@@ -89,8 +89,6 @@ class Engine:
                 seq=seq,
                 tokens=p.pack(prompt),
                 begin=0,
-                restore=-1,
-                checkpoints={},
                 fields=json.dumps({"temperature": 0, **fields}).encode(),
                 max_tokens=max_tokens,
             )

@@ -53,10 +53,26 @@ def post(daemon, path, body, **headers):
         (CHAT, {"messages": HI, "temperature": -1}, 400, "temperature"),
         (CHAT, {"messages": HI, "temperature": "hot"}, 400, "temperature"),
         (CHAT, {"messages": HI, "top_p": 1.5}, 400, "top_p"),
-        (CHAT, {"messages": HI, "n": 2}, 400, "n"),
+        (CHAT, {"messages": HI, "temperature": 101}, 400, "temperature"),
+        (CHAT, {"messages": HI, "n": 0}, 400, "n"),
+        (CHAT, {"messages": HI, "n": 17}, 400, "n"),
+        (CHAT, {"messages": HI, "n": 2, "best_of": 3}, 400, "best_of"),
+        (CHAT, {"messages": HI, "min_tokens": 9, "max_tokens": 8}, 400, "min_tokens"),
+        (CHAT, {"messages": HI, "mirostat": 3}, 400, "mirostat"),
+        (CHAT, {"messages": HI, "dry_base": 0}, 400, "dry_base"),
+        (CHAT, {"messages": HI, "samplers": ["magic"]}, 400, "samplers"),
+        (CHAT, {"messages": HI, "logit_bias": {"999999": 1}}, 400, "logit_bias"),
+        (TEXT, {"prompt": "x", "logit_bias": [[5, "much"]]}, 400, "logit_bias"),
+        (CHAT, {"messages": HI, "n_keep": 5}, 400, "n_keep"),
+        (TEXT, {"prompt": "x", "id_slot": 1}, 400, "id_slot"),
+        (TEXT, {"prompt": "x", "grammar_lazy": True, "grammar": 'root ::= "a"'}, 400, "grammar_lazy"),
+        (CHAT, {"messages": HI, "priority": "urgent"}, 400, "priority"),
         (CHAT, {"messages": HI, "stream": "yes"}, 400, "stream"),
         (CHAT, {"messages": HI, "stop": 7}, 400, "stop"),
-        (CHAT, {"messages": HI, "logprobs": True}, 400, "logprobs"),
+        (CHAT, {"messages": HI, "logprobs": 5}, 400, "logprobs"),
+        (CHAT, {"messages": HI, "top_logprobs": 5}, 400, "top_logprobs"),
+        (CHAT, {"messages": HI, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+        (TEXT, {"prompt": "x", "logprobs": 21}, 400, "logprobs"),
         (CHAT, {"messages": HI, "tools": "read_file"}, 400, "tools"),
         (CHAT, {"messages": HI, "tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
         (CHAT, {"messages": HI, "tool_choice": "maybe"}, 400, "tool_choice"),
@@ -78,6 +94,45 @@ def test_bad_openai_bodies(daemon, path, body, status, param):
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, param), error
     assert error["message"]
+
+
+SCHEMAS = {
+    "nonsense": {"type": "nonsense"},
+    "reference": {"$ref": "#/nowhere"},
+    "keyword": {"type": "object", "properties": {"a": {"not": {}}}},
+    "pattern": {"type": "string", "pattern": "^(a$"},
+    "unanchored": {"type": "string", "pattern": "a"},
+}
+SHAPES = [
+    *({"grammar": text} for text in ("root ::= (", "root ::= missing", 'start ::= "a"', "%llguidance {}")),
+    *({"json_schema": schema} for schema in SCHEMAS.values()),
+    *({"response_format": {"type": "json_schema", "json_schema": {"schema": s}}} for s in SCHEMAS.values()),
+    {"response_format": {"type": "json_object", "schema": SCHEMAS["nonsense"]}},
+    {"response_format": {"type": "json_schema", "schema": {"type": "object"}}},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("path", "base"), [(CHAT, {"messages": HI}), (TEXT, {"prompt": "x"})], ids=["chat", "text"])
+def test_a_shape_that_cannot_be_obeyed_is_refused_before_the_headers(daemon, path, base, stream):
+    for shape in SHAPES:
+        response = post(daemon, path, {**base, **shape, "stream": stream, "max_tokens": 4})
+        assert response.status_code == 400, (shape, response.text)
+        assert response.json()["error"]["param"] == next(iter(shape)), (shape, response.text)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"grammar": 'root ::= "yes" | "no"'},
+        {"json_schema": {"enum": ["yes", "no"]}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes", "no"]}}}},
+    ],
+    ids=lambda shape: next(iter(shape)),
+)
+def test_a_shape_is_obeyed_in_text_completions(daemon, shape):
+    response = post(daemon, TEXT, {"prompt": "Is it?", **shape, "temperature": 1.5, "max_tokens": 20})
+    assert response.json()["choices"][0]["text"].strip(' "') in ("yes", "no")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +262,8 @@ def test_random_bodies_never_make_a_500_and_the_daemon_goes_on(daemon):
         "messages", "model", "stream", "temperature", "top_p", "top_k", "max_tokens", "stop", "tools", "tool_choice",
         "response_format", "seed", "logit_bias", "grammar", "json_schema", "stream_options", "samplers", "n_probs",
         "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message", "min_p",
-        "mirostat",
+        "mirostat", "n", "logprobs", "top_logprobs", "min_tokens", "typical_p", "dry_multiplier", "xtc_probability",
+        "repeat_penalty", "dynatemp_range", "adaptive_target", "dry_sequence_breakers", "priority", "n_keep", "user",
     ]  # fmt: skip
     statuses = []
     for _ in range(150):

@@ -75,6 +75,7 @@ def test_prompt_tokens_are_counted_by_where_they_came_from(start_model):
     samples = {
         (s.name, s.labels.get("source")): s.value for f in text_string_to_metric_families(text) for s in f.samples
     }
-    assert samples[("lcpd_prompt_tokens_total", "vram")] == cached
+    sources = ("vram", "shared", "ram")
+    assert sum(samples[("lcpd_prompt_tokens_total", source)] for source in sources) == cached
     assert samples[("lcpd_prompt_tokens_total", "computed")] == total - cached
     assert samples[("lcpd_time_to_first_token_seconds_count", None)] == 3

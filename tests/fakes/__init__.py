@@ -1,7 +1,8 @@
 """Stand-ins for the daemon's child processes, without any native code: :mod:`fakes.worker` and :mod:`fakes.chat`.
 
 Both speak the real protocols through :mod:`lcpd.ipc` and share the toy vocabulary of :mod:`fakes.vocab`, so that what
-the fake chat process renders, the fake worker can run.
+the fake chat process renders, the fake worker can run.  :mod:`fakes.state` is the fake worker's memory, and
+:mod:`fakes.clock` is time for tests that do not want to wait for it.
 """
 
 from __future__ import annotations

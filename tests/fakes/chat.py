@@ -7,7 +7,8 @@ In a test::
 
 It renders a body's messages with the marks of :mod:`fakes.vocab`, one span each, and the generation prompt; text is
 tokenised to its bytes.  A body's ``tools`` become part of the system message.  ``max_completion_tokens`` or
-``max_tokens``, ``stop`` (or ``stop_sequences``) and ``ignore_eos`` are passed on; the other fields are not looked at.
+``max_tokens``, ``stop`` (or ``stop_sequences``), ``ignore_eos``, ``n_probs`` and ``seed`` are passed on; the other
+fields are not looked at.
 
 Replies are parsed like this: ``<think>...</think>`` at the start is reasoning, ``<tool>NAME ARGUMENTS</tool>`` is a
 tool call, the rest is content.  The history is rendered the same way, so a reply in it has the tokens that were
@@ -229,6 +230,7 @@ def _readable(call: p.ToChat) -> str:
 def _rendered(call: int, tokens: list[int], spans: list[p.Span], body: Json) -> p.Rendered:
     stop = body.get("stop") or body.get("stop_sequences") or []
     fields = {"stop": [stop] if isinstance(stop, str) else stop, "ignore_eos": bool(body.get("ignore_eos"))}
+    fields |= {name: body[name] for name in ("n_probs", "seed") if name in body}
     return p.Rendered(
         call=call,
         tokens=_packed(tokens),

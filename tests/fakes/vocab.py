@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from lcpd.engine.protocol import Tokens
+
 END = 256
 MARKS = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
 N_VOCAB = 261
@@ -21,6 +23,11 @@ _WORDS = ("amber", "birch", "café", "delta", "ember", "fjord", "grün", "heron"
 def encode(text: str) -> list[int]:
     """A text's tokens: its bytes."""
     return list(text.encode())
+
+
+def tokens(text: str) -> Tokens:
+    """A text's tokens as an array."""
+    return np.array(encode(text), np.int32)
 
 
 def piece(token: int) -> bytes:

@@ -5,12 +5,14 @@ In a test::
     WorkerSettings(load=fakes.worker.load(), command=worker_command(kind="hybrid"))
     worker_command(faults=[Fault("token:3", "kill", once=str(tmp_path / "crashed"))])
 
-Its sequences hold token lists, and it treats them as the real worker treats its KV cache: it begins at 0 where a
-sequence holds less than expected, where a checkpoint is gone, and where a model that cannot roll back would have to;
-it empties idle sequences when cells run out.  Beyond that it compares the tokens themselves: a Start whose first
-`begin` tokens are not what the sequence (or the checkpoint) holds is answered with Failed, because the real worker
-would generate nonsense.  The reply depends on every token that the sequence holds (:func:`fakes.vocab.reply_text`)
-and comes one byte a token.  It honours ``stop`` and ``ignore_eos`` (an endless reply) of a request's fields.
+Its sequences hold token lists in cells that they can share (:mod:`fakes.state`), and it treats them as the real worker
+treats its KV cache: it begins at 0 where a sequence or a piece cannot be used, and where a model that cannot roll back
+would have to; where cells run out the requests wait and Starved is sent.  Beyond that it compares the tokens
+themselves: a Start that would use what belongs to other tokens than the prompt's is answered with Failed, because the
+real worker would generate nonsense.  A command that makes no sense (Clear of a sequence that runs, a Save of more
+than there is) ends it with an error.  The reply depends on every token of the prompt (:func:`fakes.vocab.reply_text`)
+and comes one byte a token, also across Park and Start.  It honours ``stop`` and ``ignore_eos`` (an endless reply) of
+a request's fields.
 
 A fault happens at one point of the worker's life and does one thing:
 
@@ -53,6 +55,8 @@ import msgspec
 import numpy as np
 
 from fakes import command, vocab
+from fakes.state import CHECKPOINT_BYTES, SEGMENT_BYTES, CacheFull, Damaged, Impossible, Sequences
+from lcpd.cache.arena import ArenaView
 from lcpd.engine import protocol as p
 from lcpd.engine.stops import TextFilter
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
@@ -60,8 +64,6 @@ from lcpd.ipc.child import child_socket
 from lcpd.ipc.handshake import Refused, answer
 
 Kind = Literal["attention", "swa", "hybrid", "recurrent"]
-CHECKPOINT_BYTES = 1000
-"""What each checkpoint claims to weigh."""
 _Point = Literal["start", "load", "loaded", "request", "prefill", "token"]
 _Action = Literal["kill", "exit", "hang", "stall", "garbage", "nonsense"]
 
@@ -84,6 +86,8 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     kind: Kind = "attention"
     n_ctx: int = 0
     """Cells shared by all sequences; 0: as Load asks."""
+    alignment: int = 1
+    """Prefill is said to be cut at multiples of this."""
     reply: str | None = None
     """The text of every reply; None: `vocab.reply_text`."""
     load_seconds: float = 0.0
@@ -107,7 +111,7 @@ def worker_command(**script: Any) -> tuple[str, ...]:
     return command("fakes.worker", Script(**script))
 
 
-def load(slots: int = 2, n_ctx: int = 4096, n_batch: int = 64, model: str = "fake") -> p.Load:
+def load(slots: int = 2, n_ctx: int = 4096, n_batch: int = 64, model: str = "fake", arena_bytes: int = 0) -> p.Load:
     """A Load message that the fake understands (it reads no file)."""
     context = p.ContextSettings(
         n_ctx=n_ctx,
@@ -124,11 +128,11 @@ def load(slots: int = 2, n_ctx: int = 4096, n_batch: int = 64, model: str = "fak
         mmap=True,
         mlock=False,
     )
-    return p.Load(model=model, path="fake.gguf", context=context)
+    return p.Load(model=model, path="fake.gguf", context=context, arena_bytes=arena_bytes)
 
 
-def model_info(load: p.Load, kind: Kind = "attention", n_ctx: int = 0) -> p.ModelInfo:
-    """What the fake says that it has loaded; `n_ctx` as in `Script`."""
+def model_info(load: p.Load, kind: Kind = "attention", n_ctx: int = 0, alignment: int = 1) -> p.ModelInfo:
+    """What the fake says that it has loaded; `n_ctx` and `alignment` as in `Script`."""
     context = load.context
     n_ctx = n_ctx or context.n_ctx or context.n_ctx_cap
     return p.ModelInfo(
@@ -146,88 +150,55 @@ def model_info(load: p.Load, kind: Kind = "attention", n_ctx: int = 0) -> p.Mode
         devices={"CPU": 2},
         system="fake",
         build="fake",
+        alignment=alignment,
+        segment_bytes=SEGMENT_BYTES,
+        checkpoint_bytes=0 if kind == "attention" else CHECKPOINT_BYTES,
     )
-
-
-class CacheFull(Exception):
-    """There are not enough free cells."""
-
-
-class Mismatch(ValueError):
-    """The daemon believes that a sequence holds other tokens than it does."""
-
-
-class Sequences:
-    """What each sequence holds, and the checkpoints."""
-
-    def __init__(self, kind: Kind, cells: int) -> None:
-        self._rolls_back = kind == "attention"
-        self._cells = cells
-        self._held: dict[int, list[int]] = {}
-        self._checkpoints: dict[int, list[int]] = {}
-
-    def held(self, seq: int) -> list[int]:
-        """The tokens of a sequence."""
-        return self._held.setdefault(seq, [])
-
-    def resume(self, seq: int, tokens: list[int], begin: int, restore: int) -> int:
-        """Keep the first `begin` tokens; returns how many were kept, which is 0 where that is impossible."""
-        held = self.held(seq)
-        checkpoint = self._checkpoints.get(restore)
-        must_cut = len(held) > begin
-        impossible = checkpoint is None if restore >= 0 else must_cut and not self._rolls_back
-        if begin == 0 or len(held) < begin or impossible:
-            held.clear()
-            return 0
-        if held[:begin] != tokens[:begin]:
-            raise Mismatch(f"sequence {seq} does not hold the first {begin} tokens of the prompt")
-        if checkpoint is not None and checkpoint != tokens[:begin]:
-            raise Mismatch(f"checkpoint {restore} was not taken after the first {begin} tokens of the prompt")
-        del held[begin:]
-        return begin
-
-    def extend(self, seq: int, tokens: list[int]) -> None:
-        """Decode tokens; raises CacheFull, and then nothing has changed."""
-        if sum(map(len, self._held.values())) + len(tokens) > self._cells:
-            raise CacheFull(f"no {len(tokens)} free cells")
-        self.held(seq).extend(tokens)
-
-    def take_checkpoint(self, seq: int, checkpoint: int) -> None:
-        """Remember how the sequence stands."""
-        self._checkpoints[checkpoint] = list(self.held(seq))
-
-    def drop(self, checkpoints: list[int]) -> None:
-        """Forget checkpoints; an id that there is not is the daemon's mistake."""
-        for checkpoint in checkpoints:
-            del self._checkpoints[checkpoint]
 
 
 @dataclass
 class Job:
-    """A running request."""
+    """A request, on a sequence or parked."""
 
     start: p.Start
     prompt: list[int]
     fields: dict[str, Any]
     text: TextFilter
-    done: int
-    reply: Iterator[int] = field(default_factory=lambda: iter(()))
-    """The tokens still to be sampled."""
+    done: int = 0
+    """Items of prompt and reply that the sequence holds of those that have to be computed before it samples."""
+    target: int = 0
+    """How many these are."""
+    reply: Iterator[int] | None = None
+    """The tokens still to be sampled; None before the first."""
     generated: list[int] = field(default_factory=list)
+    checkpoints: dict[int, p.Extent] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and reply."""
+        return self.prompt + self.generated
 
 
 class Worker:
-    """The loop: one decode step for all, then one prefill batch of the oldest request that can go on."""
+    """The loop: one decode step for all, then one prefill batch of the first request that can go on."""
 
-    def __init__(self, script: Script, load: p.Load, send: Callable[[p.FromWorker], None], faults: Faults) -> None:
-        self.info = model_info(load, script.kind, script.n_ctx)
+    def __init__(
+        self,
+        script: Script,
+        load: p.Load,
+        send: Callable[[p.FromWorker], None],
+        faults: Faults,
+        arena: ArenaView | None = None,
+    ) -> None:
+        self.info = model_info(load, script.kind, script.n_ctx, script.alignment)
         self._script = script
         self._load = load
         self._send = send
         self._faults = faults
-        self._sequences = Sequences(script.kind, self.info.n_ctx)
+        self.sequences = Sequences(script.kind == "attention", self.info.n_ctx, arena)
         self._jobs: dict[int, Job] = {}
-        self._last_used: dict[int, float] = {}
+        self._parked: dict[int, Job] = {}
+        self._starved = False
         self._starts = 0
         self._prefills = 0
         self._tokens = 0
@@ -242,6 +213,8 @@ class Worker:
         """The sign of life that is due now."""
         return p.Beat(self._batches, self._tokens, self.running)
 
+    # ---- commands --------------------------------------------------------------------------------------
+
     def obey(self, message: p.ToWorker) -> None:
         """Carry out a command."""
         if not isinstance(message, p.Quit) and message.model != self._load.model:
@@ -253,94 +226,155 @@ class Worker:
                 try:
                     self._begin(message)
                 except ValueError as error:
-                    self._sequences.held(message.seq).clear()
+                    self.sequences.cut(message.seq, 0)
+                    self._parked.pop(message.request, None)
                     self._send(p.Failed(message.request, "invalid", str(error)))
+            case p.Mark():
+                job = self._jobs.get(message.request)
+                if job is not None and job.done < message.position <= job.target:
+                    job.checkpoints[message.position] = message.extent
             case p.Cancel(request=request):
                 if job := self._jobs.get(request):
                     self._finish(job, "cancelled")
-            case p.Drop(checkpoints=checkpoints):
-                self._sequences.drop(checkpoints)
+                elif job := self._parked.pop(request, None):
+                    self._send(self._finished(job, "cancelled", [], job.text.finish().text, ""))
+            case p.Park(request=request):
+                if job := self._jobs.pop(request, None):
+                    self._parked[request] = job
+                    held = self._held_reply(job)
+                    done = min(job.done, len(job.prompt))
+                    self._send(p.Parked(request, job.start.seq, done, _packed(held), _packed(job.generated)))
+            case p.Save():
+                self._save(message)
             case p.Clear(seq=seq):
-                if seq not in self._busy():
-                    self._sequences.held(seq).clear()
+                self._must_be_idle(seq, message)
+                self.sequences.cut(seq, 0)
             case p.Load() | p.Quit():
                 raise RuntimeError(f"{message!r} is out of place")
 
     def _begin(self, start: p.Start) -> None:
         prompt = p.unpack(start.tokens).tolist()
-        if not 0 <= start.begin < len(prompt):
-            raise ValueError(f"begin {start.begin} is outside the prompt of {len(prompt)} items")
+        job = self._parked.get(start.request)
+        if job is None:
+            fields = msgspec.json.decode(start.fields) if start.fields else {}
+            stops = fields.get("stop") or []
+            text = TextFilter([stops] if isinstance(stops, str) else stops)
+            job = Job(start, prompt, fields, text, generated=p.unpack(start.reply).tolist())
+            for token in job.generated:
+                text.push(vocab.piece(token))
+        if job.prompt != prompt:
+            raise ValueError(f"request {start.request} was parked with another prompt")
+        tokens = job.tokens
+        if not 0 <= start.begin < len(tokens):
+            raise ValueError(f"begin {start.begin} is outside the prompt of {len(tokens)} items")
         if not 0 <= start.seq < self._load.context.slots:
             raise ValueError(f"there is no sequence {start.seq}")
-        if start.seq in self._busy():
-            raise ValueError(f"sequence {start.seq} is busy")
-        fields = msgspec.json.decode(start.fields) if start.fields else {}
-        done = self._sequences.resume(start.seq, prompt, start.begin, start.restore)
-        stops = fields.get("stop") or []
-        text = TextFilter([stops] if isinstance(stops, str) else stops)
-        self._jobs[start.request] = Job(start, prompt, fields, text, done)
-        self._send(p.Started(start.request, done))
+        self._must_be_idle(start.seq, start)
+        problem, damaged = "", False
+        try:
+            self.sequences.bring(start, tokens)
+        except (Impossible, CacheFull) as error:
+            problem, damaged = str(error), isinstance(error, Damaged)
+        job.start, job.target = start, len(tokens)
+        job.done = 0 if problem else start.begin
+        self.sequences.check(start.seq, tokens[: job.done])
+        job.checkpoints = {at: extent for at, extent in start.checkpoints.items() if at > job.done}
+        self._parked.pop(start.request, None)
+        self._jobs[start.request] = job
+        self._send(p.Started(start.request, job.done, problem, damaged=damaged))
+
+    def _save(self, save: p.Save) -> None:
+        segments = []
+        for cut in save.cuts:
+            piece = self.sequences.export(save.seq, cut.begin, cut.end, cut.extent)
+            if piece is None:
+                break
+            segments.append(p.Segment(cut.begin, cut.end, piece))
+        checkpoint = None
+        if save.checkpoint is not None:
+            self._must_be_idle(save.seq, save)
+            checkpoint = self.sequences.take_checkpoint(save.seq, save.checkpoint)
+        problem = "" if len(segments) == len(save.cuts) else "a segment does not fit"
+        self._send(p.Saved(save.seq, segments, checkpoint, problem))
+
+    def _must_be_idle(self, seq: int, message: p.ToWorker) -> None:
+        if any(job.start.seq == seq for job in self._jobs.values()):
+            raise RuntimeError(f"{message!r} is for a sequence that runs a request")
+
+    # ---- steps -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """One round of the loop."""
         self._decode()
-        for job in [job for job in self._jobs.values() if job.done < len(job.prompt)]:
-            if self._prefill(job):
+        for job in sorted(self._jobs.values(), key=lambda job: job.start.priority):
+            if job.done < job.target and self._prefill(job):
                 break
 
     def _decode(self) -> None:
-        jobs = [job for job in self._jobs.values() if job.done == len(job.prompt)]
+        jobs = [job for job in self._jobs.values() if job.done == job.target]
         if not jobs:
             return
         time.sleep(self._script.decode_seconds)
-        try:
-            for job in jobs:
-                self._sequences.extend(job.start.seq, job.generated[-1:])
-        except CacheFull:
-            if not self._evict():
-                self._finish(max(jobs, key=lambda job: len(job.prompt) + len(job.generated)), "length")
+        if self._lacks(sum(self._undecoded(job) for job in jobs)):
             return
+        for job in jobs:
+            if self._undecoded(job):
+                self.sequences.extend(job.start.seq, job.generated[-1:])
         self._batches += 1
         self._sample(jobs)
 
+    def _undecoded(self, job: Job) -> int:
+        return len(job.tokens) - len(self.sequences.held(job.start.seq))
+
+    def _lacks(self, cells: int) -> bool:
+        """Whether there are not so many free cells; the daemon is told, once."""
+        missing = self.sequences.used + cells - self.info.n_ctx
+        if missing <= 0:
+            self._starved = False
+            return False
+        if not self._starved:
+            self._send(p.Starved(cells))
+        self._starved = True
+        return True
+
     def _prefill(self, job: Job) -> bool:
         """One batch; False when it has to wait for free cells."""
-        end = min(job.done + self.info.n_batch, len(job.prompt))
-        end = min((at for at in job.start.checkpoints if job.done < at < end), default=end)
-        try:
-            self._sequences.extend(job.start.seq, job.prompt[job.done : end])
-        except CacheFull as error:
-            if self._evict():
-                return True
-            if len(self._jobs) == 1:
-                self._fail(job, str(error))
+        end = min(job.done + self.info.n_batch, job.target)
+        end = min((at for at in job.checkpoints if job.done < at < end), default=end)
+        if self._lacks(end - job.done):
             return False
+        self.sequences.extend(job.start.seq, job.tokens[job.done : end])
         time.sleep(self._script.prefill_seconds)
         self._batches += 1
         self._prefills += 1
         self._faults.pass_point("prefill", self._prefills)
         job.done = end
         self._send(p.Prefilled(job.start.request, end, self._script.prefill_seconds))
-        if (checkpoint := job.start.checkpoints.get(end)) is not None:
-            self._sequences.take_checkpoint(job.start.seq, checkpoint)
-            self._send(p.Checkpointed(job.start.request, checkpoint, end, CHECKPOINT_BYTES))
-        if end == len(job.prompt):
-            job.reply = self._reply(job)
+        if (extent := job.checkpoints.pop(end, None)) is not None:
+            piece = self.sequences.take_checkpoint(job.start.seq, extent)
+            self._send(p.Checkpointed(job.start.request, end, extent, piece))
+        if end == job.target:
             self._sample([job])
         return True
 
     def _reply(self, job: Job) -> Iterator[int]:
-        held = self._sequences.held(job.start.seq)
+        """The tokens that come after those generated so far."""
+        held = self.sequences.held(job.start.seq)[: len(job.prompt)]
         text = vocab.reply_text(held) if self._script.reply is None else self._script.reply
-        if job.fields.get("ignore_eos"):
-            return itertools.cycle(vocab.encode(text))
-        return iter([*vocab.encode(text), vocab.END])
+        endless = job.fields.get("ignore_eos")
+        tokens = itertools.cycle(vocab.encode(text)) if endless else iter([*vocab.encode(text), vocab.END])
+        return itertools.islice(tokens, len(job.generated), None)
 
     def _sample(self, jobs: list[Job]) -> None:
         outputs: list[p.Output] = []
         over: list[tuple[Job, p.Reason, str]] = []
         for job in jobs:
+            if job.reply is None:
+                job.reply = self._reply(job)
             token = next(job.reply)
+            if token == vocab.END and len(job.generated) < job.start.min_tokens:
+                job.reply = itertools.chain([token], job.reply)
+                token = ord("+")
             job.generated.append(token)
             released = job.text.push(vocab.piece(token))
             outputs.append(p.Output(job.start.request, [token], released.text))
@@ -359,39 +393,29 @@ class Worker:
 
     def _finish(self, job: Job, reason: p.Reason, stop: str = "") -> None:
         del self._jobs[job.start.request]
-        self._last_used[job.start.seq] = time.monotonic()
         rest = job.text.finish()
         if rest.stop is not None:
             reason, stop = "stop-string", rest.stop
-        self._send(
-            p.Finished(
-                request=job.start.request,
-                reason=reason,
-                text=rest.text,
-                stop=stop,
-                generated=len(job.generated),
-                held=p.pack(np.array(job.generated[:-1], np.int32)),
-                prefill_seconds=self._script.prefill_seconds,
-                decode_seconds=self._script.decode_seconds,
-            )
+        self._send(self._finished(job, reason, self._held_reply(job), rest.text, stop))
+
+    def _held_reply(self, job: Job) -> list[int]:
+        return self.sequences.held(job.start.seq)[len(job.prompt) :]
+
+    def _finished(self, job: Job, reason: p.Reason, held: list[int], text: str, stop: str) -> p.Finished:
+        return p.Finished(
+            request=job.start.request,
+            reason=reason,
+            text=text,
+            stop=stop,
+            generated=len(job.generated),
+            held=_packed(held),
+            prefill_seconds=self._script.prefill_seconds,
+            decode_seconds=self._script.decode_seconds,
         )
 
-    def _fail(self, job: Job, message: str) -> None:
-        del self._jobs[job.start.request]
-        self._sequences.held(job.start.seq).clear()
-        self._send(p.Failed(job.start.request, "compute", message))
 
-    def _evict(self) -> bool:
-        idle = [seq for seq in self._last_used if seq not in self._busy() and self._sequences.held(seq)]
-        if not idle:
-            return False
-        seq = min(idle, key=self._last_used.__getitem__)
-        self._sequences.held(seq).clear()
-        self._send(p.Evicted(seq))
-        return True
-
-    def _busy(self) -> set[int]:
-        return {job.start.seq for job in self._jobs.values()}
+def _packed(tokens: list[int]) -> bytes:
+    return p.pack(np.array(tokens, np.int32))
 
 
 class Faults:
@@ -469,7 +493,8 @@ def _serve(script: Script, load: p.Load, channel: ChildChannel[p.ToWorker], faul
         channel.send(p.LoadFailed(load.model, script.load_failure))
         return 4
     channel.send(p.LoadProgress(load.model, 1.0))
-    worker = Worker(script, load, channel.send, faults)
+    arena = ArenaView(channel.descriptors[0], load.arena_bytes) if load.arena_bytes else None
+    worker = Worker(script, load, channel.send, faults, arena)
     channel.send(p.Loaded(load.model, worker.info, time.monotonic() - begun))
     faults.pass_point("loaded")
     beaten = 0.0

@@ -266,3 +266,103 @@ def test_drafting_with_verification_gives_the_tokens_of_plain_greedy_decoding(br
         out += got
     assert out[:40] == expected
     assert accepted > 10
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+
+
+def test_samplers_with_grammars_run_at_once_give_the_tokens_that_they_give_alone(bridge, models, make_context):
+    model = models("attention")
+    params = bridge.Params("--jinja")
+    prompts = [model.tokenize(f"Tell me about {what} in JSON:", True, False) for what in ("Rome", "rain", "tea", "C")]
+    seeded = [{"temperature": 0.9, "seed": 40 + seq, "json_schema": SCHEMA} for seq in range(4)]
+    plain = {"temperature": 0.9, "seed": 7}
+
+    def run(together):
+        context = make_context(model, n_seq=5)
+        samplers = [bridge.Sampler(request(bridge, params, model, fields), model.handle) for fields in (*seeded, plain)]
+        held = [*prompts, prompts[0]]
+        for seq, tokens in enumerate(held):
+            context.decode(tokens[:-1], list(range(len(tokens) - 1)), seq, 0)
+        out = [[int(tokens[-1])] for tokens in held]
+        rows = list(range(len(held)))
+        for step in range(24):
+            # A batch with one token of each sequence, so that all rows are of the same decode.
+            positions = [len(tokens) - 1 + step for tokens in held]
+            context.decode([tokens[-1] for tokens in out], positions, rows, 1)
+            if together:
+                sampled = bridge.step_many(samplers, context.handle, rows)
+            else:
+                sampled = [bridge.step_many([samplers[row]], context.handle, [row])[0] for row in rows]
+            for tokens, token in zip(out, sampled, strict=True):
+                tokens.append(token)
+        return out
+
+    assert run(together=True) == run(together=False)
+
+
+def test_a_failing_grammar_among_several_yields_minus_one_and_leaves_the_others_alone(bridge, models, make_context):
+    model = models("attention")
+    params = bridge.Params("--jinja")
+    context = make_context(model)
+    tokens = model.tokenize("hello there", True, False)
+    context.decode(tokens, np.arange(len(tokens), dtype=np.int32), 0, np.eye(len(tokens), dtype=np.int8)[-1])
+    failing = {"grammar": 'root ::= "a"', "ignore_eos": True, "temperature": 0}
+    samplers = [
+        bridge.Sampler(request(bridge, params, model, fields), model.handle)
+        for fields in (failing, {"temperature": 0}, failing, {"temperature": 0, "grammar": "root ::= [a-z]+"})
+    ]
+    first = bridge.step_many(samplers, context.handle, [-1] * 4)
+    second = bridge.step_many(samplers, context.handle, [-1] * 4)
+    assert -1 not in first
+    assert [token == -1 for token in second] == [True, False, True, False]
+    assert samplers[0].error()
+    assert not samplers[1].error()
+
+
+def test_the_logarithms_of_probabilities_are_those_of_the_softmax(bridge, params, hybrid, make_context):
+    context = make_context(hybrid)
+    tokens = hybrid.tokenize("Read the file", True, False)
+    sampler = bridge.Sampler(request(bridge, params, hybrid, {"temperature": 0}), hybrid.handle)
+    token = generate(bridge, context, sampler, tokens, 1)[0]
+    logits = context.logits(-1, hybrid.n_vocab).astype(np.float64)
+    expected = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    own, best = sampler.probs(context.handle, -1, token, 5)
+    order = np.argsort(-expected)[:5]
+    assert [other for other, _ in best] == order.tolist()
+    assert np.allclose([p for _, p in best], expected[order], atol=1e-4)
+    assert own == best[0][1]
+
+
+def test_probabilities_are_told_for_unlikely_tokens_and_for_none_of_the_best(bridge, params, hybrid, make_context):
+    context = make_context(hybrid)
+    tokens = hybrid.tokenize("Read the file", True, False)
+    sampler = bridge.Sampler(request(bridge, params, hybrid, {"temperature": 0}), hybrid.handle)
+    generate(bridge, context, sampler, tokens, 1)
+    unlikely = int(context.logits(-1, hybrid.n_vocab).argmin())
+    own, best = sampler.probs(context.handle, -1, unlikely, 0)
+    assert best == []
+    assert -9999 <= own < -5
+
+
+def test_probabilities_after_sampling_are_those_that_the_chain_left(bridge, params, hybrid, make_context):
+    context = make_context(hybrid)
+    tokens = hybrid.tokenize("Read the file", True, False)
+    fields = {"temperature": 1, "top_k": 3, "samplers": ["top_k", "temperature"], "seed": 1}
+    sampler = bridge.Sampler(request(bridge, params, hybrid, fields), hybrid.handle)
+    token = generate(bridge, context, sampler, tokens, 1)[0]
+    own, best = sampler.probs(context.handle, -1, token, 10, post=True)
+    assert len(best) == 3
+    assert np.isclose(sum(np.exp(p) for _, p in best), 1, atol=1e-3)
+    assert own in [p for _, p in best]
+
+
+def test_what_the_worker_needs_of_a_request_is_told(bridge, params, hybrid):
+    fields = {"stop": ["a", "b"], "n_predict": 7, "n_probs": 3, "ignore_eos": True}
+    info = request(bridge, params, hybrid, fields).info()
+    assert {name: info[name] for name in fields} == fields
+    assert info["post_sampling_probs"] is False

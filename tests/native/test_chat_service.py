@@ -90,20 +90,60 @@ async def test_text_that_breaks_the_tool_format_is_passed_on_and_not_lost(chat):
     assert "no_such_tool" in shown
 
 
+def schema(**keywords):
+    return {"json_schema": {"type": "object", "properties": {"a": {"type": "string", **keywords}}}}
+
+
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}}, "nonsense"),
+        ({"json_schema": {"type": "nonsense"}}, "nonsense"),
+        ({"json_schema": {"$ref": "#/nowhere"}}, "nowhere"),
+        ({"json_schema": {"not": {"type": "string"}}}, "keyword not"),
+        (schema(pattern="^(a$"), "pattern"),
+        (schema(pattern="unanchored"), "must begin with"),
+        (schema(pattern="^(?=a)b$"), "must begin with"),
         ({"grammar": "root ::= ("}, "grammar"),
-        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"grammar": 'start ::= "a"'}, "grammar"),
+        ({"grammar": "root ::= missing"}, "grammar"),
+        ({"grammar": 'root ::= root "a"'}, "grammar"),
+        ({"grammar": "%llguidance {}"}, "llguidance"),
+        ({"logit_bias": {"999999": 1}}, "token 999999 is outside the vocabulary"),
+        ({"logit_bias": [[-1, 1]]}, "token -1 is outside the vocabulary"),
     ],
 )
-async def test_schemas_and_grammars_that_do_not_compile_are_refused_and_the_process_lives(chat, fields, word):
+@pytest.mark.parametrize("kind", ["chat", "text"])
+async def test_what_cannot_be_obeyed_is_refused_and_the_process_lives(chat, kind, fields, word):
     pid = chat.pid
     with pytest.raises(ChatRefused, match=word):
-        await chat.render("chat", body(("user", "x"), **fields))
+        if kind == "chat":
+            await chat.render("chat", body(("user", "x"), **fields))
+        else:
+            await chat.complete("x", json.dumps(fields).encode())
     await chat.render("chat", body(("user", "x")))
     assert chat.pid == pid
+
+
+async def test_a_response_format_that_cannot_be_obeyed_is_refused(chat):
+    wrapped = {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}
+    with pytest.raises(ChatRefused, match="nonsense"):
+        await chat.render("chat", body(("user", "x"), response_format=wrapped))
+    # Nothing made a grammar of this one: a text completion's has to be made a schema before.
+    with pytest.raises(ChatRefused, match="no way to obey a response_format"):
+        await chat.complete("x", json.dumps({"response_format": {"type": "json_object"}}).encode())
+
+
+@pytest.mark.parametrize("fields", [schema(pattern="^[a-z]+$"), schema(minLength=2), {"json_schema": {}}])
+@pytest.mark.parametrize("kind", ["hybrid", "attention"])
+async def test_schemas_that_can_be_obeyed_become_grammars(fields, kind):
+    client = ChatClient(chat_settings(kind))
+    await client.start()
+    try:
+        rendered = await client.render("chat", body(("user", "x"), **fields))
+        assert "root ::=" in json.loads(rendered.sampling)["grammar"]
+        await client.complete("x", json.dumps(fields).encode())
+    finally:
+        await client.stop()
 
 
 async def test_a_schema_that_eats_memory_ends_in_an_error_within_the_limit(chat):

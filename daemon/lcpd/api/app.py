@@ -11,7 +11,7 @@ from aiohttp import web
 from lcpd.api import guard, info
 from lcpd.api.chat_completions import chat_completions
 from lcpd.api.completions import completions
-from lcpd.api.context import CONTEXT, CORS, STATUS, Context
+from lcpd.api.context import CONTEXT, CORS, KEY, STATUS, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.messages import count_tokens, messages
 
@@ -28,6 +28,7 @@ def create_app(context: Context) -> web.Application:
     app.router.add_get("/health", info.health)
     app.router.add_get("/version", info.version)
     app.router.add_get("/metrics", info.metrics)
+    app.router.add_get("/slots", info.slots)
     for prefix in ("", "/v1"):
         # The SDKs are given a base URL with or without /v1, depending on their maker.
         app.router.add_get(f"{prefix}/models", info.models)
@@ -109,13 +110,15 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.Response(status=204, headers={**cors, **headers})
     if context.api_keys and request.path not in guard.OPEN_PATHS:
         sent = request.headers
-        if not guard.key_is_known(sent.get("Authorization"), sent.get("x-api-key"), context.api_keys):
+        key = guard.known_key(sent.get("Authorization"), sent.get("x-api-key"), context.api_keys)
+        if key is None:
             raise ApiError(
                 401,
                 "A valid API key is needed, as a bearer token or in x-api-key.",
                 type="authentication_error",
                 code="invalid_api_key",
             )
+        request[KEY] = key
     request[CORS] = cors
     return await handler(request)
 

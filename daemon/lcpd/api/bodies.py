@@ -1,29 +1,24 @@
 """The shapes of request bodies: what is checked before anything is rendered.
 
-Only fields that lcpd itself reads, or whose wrong type would be confusing later, are listed; others pass through to
-llama.cpp's request schema or are ignored.  null counts as absent.
+Only fields that lcpd itself reads, or whose wrong type would be confusing later, are listed here and, where they say
+how to generate, in :mod:`lcpd.api.sampling`; others pass through to llama.cpp's request schema or are ignored.  null
+counts as absent.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from lcpd.api.errors import bad_request
+from lcpd.api.sampling import Flag, Rule, Whole, check
 
 Positive = Annotated[int, Meta(ge=1)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-Limit = Annotated[int, Meta(ge=-1, lt=2**31)]
-"""Tokens to generate; -1 is no limit, llama.cpp's convention.  0 is refused later, where the value is known."""
-Window = Annotated[int, Meta(ge=-1, le=2**20)]
-"""Tokens to look back on, allocated for each request; -1 is the whole context."""
-Temperature = Annotated[float, Meta(ge=0, le=100)]
-Stops = str | Annotated[list[str], Meta(max_length=256)] | None
 
 
 class ChatMessage(msgspec.Struct):
@@ -55,52 +50,29 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
-    """What chat and text completions have in common."""
+class OpenAiBody(msgspec.Struct, kw_only=True):
+    """What chat and text completions have in common; lcpd.api.sampling has the fields that say how to generate."""
 
+    rules: ClassVar[Mapping[str, Rule]]
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Limit | None = None
-    n_predict: Limit | None = None
-    temperature: Temperature | None = None
-    top_p: Fraction | None = None
-    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    min_p: Fraction | None = None
-    repeat_last_n: Window | None = None
-    dry_penalty_last_n: Window | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    seed: int | None = None
-    stop: Stops = None
-    n: Positive | None = None
-    # llama.cpp's schema takes a default for a value of the wrong type, without a word.
-    grammar: str | None = None
-    json_schema: dict[str, Any] | None = None
-    logit_bias: dict[str, Any] | list[Any] | None = None
-    samplers: list[str] | str | None = None
-    ignore_eos: bool | None = None
 
 
-class ChatBody(SamplingFields, kw_only=True):
+class ChatBody(OpenAiBody, kw_only=True):
     """POST /v1/chat/completions"""
 
+    rules = {"logprobs": Flag()}
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=20_000)]
-    max_completion_tokens: Limit | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
-    logprobs: bool | None = None
 
 
-class CompletionBody(SamplingFields, kw_only=True):
+class CompletionBody(OpenAiBody, kw_only=True):
     """POST /v1/completions"""
 
+    rules = {"logprobs": Whole(0, 20)}
     prompt: str | list[str | TokenId]
-    suffix: str | None = None
-    echo: bool | None = None
-    best_of: Positive | None = None
-    logprobs: int | None = None
 
 
 class AnthropicMessage(msgspec.Struct):
@@ -126,8 +98,8 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     system: str | list[dict[str, Any]] | None = None
     max_tokens: Positive | None = None
     stream: bool | None = None
-    temperature: Temperature | None = None
-    top_p: Fraction | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
     stop_sequences: Annotated[list[str], Meta(max_length=256)] | None = None
     tools: list[AnthropicTool] | None = None
@@ -150,25 +122,13 @@ def parse(data: bytes, shape: type[Body], max_depth: int) -> tuple[Body, dict[st
         raise bad_request("The body must be a JSON object.")
     if deep := _too_deep_field(plain, max_depth):
         raise _too_deep(max_depth, deep)
+    if issubclass(shape, OpenAiBody):
+        check(plain, shape.rules)
     try:
         return msgspec.convert(plain, shape), plain
     except msgspec.ValidationError as error:
         message, param = _explained(error)
         raise bad_request(message, param) from error
-
-
-def refuse_unoffered(body: SamplingFields) -> None:
-    """Refuse, by name, what other servers offer and this one does not.  Raises ApiError."""
-    for name in ("n", "best_of"):
-        if (getattr(body, name, None) or 1) > 1:
-            raise bad_request(f"{name} above 1 is not offered: send the request several times.", name)
-    for name in ("suffix", "echo", "logprobs"):
-        if getattr(body, name, None):
-            raise bad_request(f"{name} is not offered.", name)
-    samplers = body.samplers or ()
-    if "infill" in samplers or (isinstance(samplers, str) and "i" in samplers):
-        # Its time grows with the square of the vocabulary: tens of seconds a token.
-        raise bad_request("the sampler infill is not offered.", "samplers")
 
 
 def _where(data: bytes, error: Exception) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from lcpd.api import requests as r
-from lcpd.api.bodies import CompletionBody, refuse_unoffered
+from lcpd.api.bodies import CompletionBody
 from lcpd.api.context import CONTEXT
 from lcpd.api.errors import ApiError, bad_request
-from lcpd.api.stream import COMMENT, send_json, send_stream, sse
-from lcpd.api.turn import Usage, gather, timings
-from lcpd.scheduler.generation import Done, Generation
+from lcpd.api.logprobs import Columns, content
+from lcpd.api.sampling import engine_fields, with_schema
+from lcpd.api.stream import COMMENT, merged, send_json, send_stream, sse
+from lcpd.api.turn import Gathered, Usage, gather, timings, total
+from lcpd.scheduler.generation import Done, Generation, TokenProbs
 
 Json = dict[str, Any]
 
@@ -26,20 +28,24 @@ async def completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, CompletionBody)
     r.check_model(context, body.model)
-    refuse_unoffered(body)
     prompt = _prompt(body)
     del plain["prompt"]
+    terms = r.with_choices(r.completion_terms(request, plain), plain)
+    tells = _Logprobs(plain)
     with r.api_errors("prompt", plain):
-        rendered = await context.chat.complete(prompt, msgspec.json.encode(plain))
-    generation = await r.submit(context, rendered, "prompt")
+        fields = with_schema(engine_fields(plain, tells.n_probs))
+        rendered = await context.chat.complete(prompt, msgspec.json.encode(fields))
+    generations = await r.submit(context, rendered, "prompt", terms)
     try:
-        reply = _Reply(context.model_id, generation, plain)
+        choices = [_Choice(index, generation, tells) for index, generation in enumerate(generations)]
+        reply = _Reply(context.model_id, choices, plain)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             return await send_stream(request, reply.chunks(usage), lambda: COMMENT, lambda e: sse(e.openai()))
         return await send_json(request, reply.whole(), ApiError.openai)
     finally:
-        generation.close()
+        for generation in generations:
+            generation.close()
 
 
 def _prompt(body: CompletionBody) -> str | list[int]:
@@ -54,13 +60,50 @@ def _prompt(body: CompletionBody) -> str | list[int]:
     return tokens
 
 
-class _Reply:
-    """One reply in OpenAI's shapes."""
+class _Logprobs:
+    """What a checked body asks to be told: OpenAI's logprobs as columns, llama-server's n_probs as a list, or both."""
 
-    def __init__(self, model: str, generation: Generation, fields: Collection[str]) -> None:
+    def __init__(self, plain: Json) -> None:
+        self.columns: int | None = plain.get("logprobs")
+        self.listed: int = plain.get("n_probs") or 0
+        self.post = bool(plain.get("post_sampling_probs"))
+        asked = self.columns is not None or self.listed
+        self.n_probs = max(self.columns or 0, self.listed, 1) if asked else 0
+
+
+class _Choice:
+    """One of the replies."""
+
+    def __init__(self, index: int, generation: Generation, tells: _Logprobs) -> None:
+        self.index = index
+        self.generation = generation
+        self.usage = Usage(len(generation.prompt.tokens))
+        self._tells = tells
+        self._columns = None if tells.columns is None else Columns(tells.columns)
+
+    async def events(self) -> AsyncIterator[Gathered]:
+        """What is new, each time that there is something to tell."""
+        async for batch in self.generation.batches():
+            new = gather(batch, self.usage)
+            if new.text or new.probs or new.done:
+                yield new
+
+    def shaped(self, text: str, probs: Iterable[TokenProbs], done: Done | None) -> Json:
+        """A part of the reply, or all of it; the parts have to come in order."""
+        probs = tuple(probs)
+        logprobs = self._columns.add(probs) if self._columns else {}
+        if self._tells.listed:
+            logprobs["content"] = content(probs, self._tells.listed, self._tells.post)
+        reason = None if done is None else "length" if done.reason == "length" else "stop"
+        return {"index": self.index, "text": text, "logprobs": logprobs or None, "finish_reason": reason}
+
+
+class _Reply:
+    """The replies to one request in OpenAI's shapes."""
+
+    def __init__(self, model: str, choices: list[_Choice], fields: Collection[str]) -> None:
         self._fields = fields
-        self._generation = generation
-        self._usage = Usage(len(generation.prompt.tokens))
+        self._choices = choices
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -69,36 +112,35 @@ class _Reply:
         }
 
     async def whole(self) -> Json:
-        """The reply as one object."""
-        text = ""
-        async for piece, done in self._pieces():
-            text += piece
-            if done:
-                return {
-                    **self._head,
-                    "choices": [_choice(text, done)],
-                    "usage": self._usage.openai(),
-                    "timings": timings(self._usage, done),
-                }
-        raise AssertionError("a generation ends with Done or an error")
+        """All replies as one object."""
+        texts = ["" for _ in self._choices]
+        probs: list[list[TokenProbs]] = [[] for _ in self._choices]
+        ends: dict[int, Done] = {}
+        async for index, new in self._events():
+            texts[index] += new.text
+            probs[index] += new.probs
+            if new.done:
+                ends[index] = new.done
+        shaped = [choice.shaped(texts[i], probs[i], ends[i]) for i, choice in enumerate(self._choices)]
+        whole = {**self._head, "choices": shaped, "usage": self._usage()}
+        if len(self._choices) == 1:
+            whole["timings"] = timings(self._choices[0].usage, ends[0])
+        return whole
 
     async def chunks(self, include_usage: bool) -> AsyncIterator[bytes]:
-        """The reply as server-sent events."""
-        async for piece, done in self._pieces():
-            chunk = {**self._head, "choices": [_choice(piece, done)]}
-            yield sse({**chunk, "timings": timings(self._usage, done)} if done else chunk)
+        """The replies as server-sent events."""
+        async for index, new in self._events():
+            choice = self._choices[index]
+            chunk = {**self._head, "choices": [choice.shaped(new.text, new.probs, new.done)]}
+            yield sse({**chunk, "timings": timings(choice.usage, new.done)} if new.done else chunk)
         if include_usage:
-            yield sse({**self._head, "choices": [], "usage": self._usage.openai()})
+            yield sse({**self._head, "choices": [], "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
-    async def _pieces(self) -> AsyncIterator[tuple[str, Done | None]]:
+    async def _events(self) -> AsyncIterator[tuple[int, Gathered]]:
         with r.api_errors("prompt", self._fields):
-            async for batch in self._generation.batches():
-                text, done = gather(batch, self._usage)
-                if text or done:
-                    yield text, done
+            async for item in merged([choice.events() for choice in self._choices]):
+                yield item
 
-
-def _choice(text: str, done: Done | None) -> Json:
-    reason = None if done is None else "length" if done.reason == "length" else "stop"
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+    def _usage(self) -> Json:
+        return total([choice.usage for choice in self._choices]).openai()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from lcpd.api.clients import ToolUsers
 from lcpd.chat.client import ChatClient
 from lcpd.config import Settings
 from lcpd.engine.supervisor import Supervisor
@@ -28,6 +29,7 @@ class Context:
     created: int
     """Unix seconds."""
     api_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
+    tool_users: ToolUsers = field(default_factory=ToolUsers)
 
 
 CONTEXT: web.AppKey[Context] = web.AppKey("context", Context)
@@ -35,3 +37,5 @@ STATUS: web.RequestKey[int] = web.RequestKey("status", int)
 """The status that a reply deserves whose headers were out before it failed; for the log and the metrics."""
 CORS: web.RequestKey[dict[str, str]] = web.RequestKey("cors", dict)
 """Headers for the answer to a page of an allowed origin."""
+KEY: web.RequestKey[str] = web.RequestKey("key", str)
+"""The API key that the request carries, where keys are asked for."""

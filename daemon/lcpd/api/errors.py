@@ -80,9 +80,14 @@ def unavailable(message: str, retry_after: int = 5) -> ApiError:
     )
 
 
-def overloaded(message: str) -> ApiError:
+def overloaded(message: str, retry_after: int) -> ApiError:
     """429: the queue is full."""
-    return ApiError(429, message, type="rate_limit_error", code="queue_full", headers={"Retry-After": "5"})
+    return ApiError(429, message, type="rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after)})
+
+
+def timed_out(message: str, retry_after: int) -> ApiError:
+    """503: the request waited too long for its turn."""
+    return ApiError(503, message, type="server_error", code="queue_timeout", headers={"Retry-After": str(retry_after)})
 
 
 def internal(message: str) -> ApiError:
@@ -97,13 +102,15 @@ _WORDS = re.compile(r"\w+")
 def blamed_field(message: str, body: Collection[str], default: str) -> str:
     """The field of the body that a refusal of llama.cpp talks about, or `default`.
 
-    It is the one llama.cpp names as a field, else the first of its words that is a field of the body, else
-    response_format where it talks of a schema and the body has one.
+    It is the one llama.cpp names as a field, else the first of its words that is a field of the body, else the one
+    that holds a schema where it talks of one.
     """
     if (named := _NAMED.search(message)) and named.group(1) in body:
         return str(named.group(1))
     if words := [word for word in _WORDS.findall(message) if word in body and word != "model"]:
         return str(words[0])
-    if "schema" in message.lower() and "response_format" in body:
-        return "response_format"
+    if "schema" in message.lower():
+        for name in ("response_format", "json_schema"):
+            if name in body:
+                return name
     return "tools" if "tool" in message.lower() and "tools" in body else default

@@ -49,14 +49,16 @@ def origin_is_allowed(origin: str | None, host: str, allowed: Collection[str]) -
     return origin in allowed or origin.partition("://")[2] == host
 
 
-def key_is_known(authorization: str | None, x_api_key: str | None, keys: Collection[str]) -> bool:
-    """Whether the request carries one of the keys, as a bearer token or in x-api-key."""
+def known_key(authorization: str | None, x_api_key: str | None, keys: Collection[str]) -> str | None:
+    """Which of the keys the request carries, as a bearer token or in x-api-key; None if it carries none."""
     scheme, _, token = (authorization or "").partition(" ")
     given = [token.strip()] if scheme.lower() == "bearer" else []
     given += [x_api_key] if x_api_key else []
     # Every comparison runs, so that the time tells nothing.
-    matches = [hmac.compare_digest(g.encode("utf-8", "surrogateescape"), key.encode()) for g in given for key in keys]
-    return any(matches)
+    matches = [
+        key for g in given for key in keys if hmac.compare_digest(g.encode("utf-8", "surrogateescape"), key.encode())
+    ]
+    return matches[0] if matches else None
 
 
 def read_keys(text: str) -> frozenset[str]:

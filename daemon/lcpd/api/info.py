@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -103,6 +104,11 @@ async def metrics(request: web.Request) -> web.Response:
     """Prometheus exposition; OpenMetrics for those who ask for it."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return web.Response(body=encode(request.app[CONTEXT].metrics.registry), headers={"Content-Type": content_type})
+
+
+async def slots(request: web.Request) -> web.Response:
+    """What each slot holds and does, and who waits; never what a prompt says."""
+    return web.json_response(asdict(request.app[CONTEXT].dispatcher.snapshot()))
 
 
 async def alive(_: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.normalise import messages_body
 from lcpd.api.stream import send_json, send_stream, sse
-from lcpd.api.turn import Delta, Finished, Turn
+from lcpd.api.turn import Delta, Finished, Turn, close
 from lcpd.chat.protocol import Rendered
 
 
@@ -24,8 +24,10 @@ async def messages(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
+    terms = r.chat_terms(request, plain)
     rendered = await _render(context, plain)
-    turn = Turn.begin(context.chat, await r.submit(context, rendered, "messages"), rendered)
+    (generation,) = await r.submit(context, rendered, "messages", terms)
+    turn = Turn.begin(context.chat, generation, rendered)
     message_id = f"msg_{uuid.uuid4().hex}"
     try:
         if body.stream:
@@ -37,7 +39,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
             )
         return await send_json(request, _whole(turn, message_id, context.model_id), ApiError.anthropic)
     finally:
-        await turn.close()
+        await close([turn])
 
 
 async def count_tokens(request: web.Request) -> web.Response:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 
 from lcpd.api.bodies import Body, parse
-from lcpd.api.context import CONTEXT, Context
+from lcpd.api.clients import Client, identify, stated_priority
+from lcpd.api.context import CONTEXT, KEY, Context
 from lcpd.api.errors import (
     ApiError,
     bad_request,
     blamed_field,
     internal,
     overloaded,
+    timed_out,
     too_long,
     unavailable,
     unknown_model,
 )
+from lcpd.api.sampling import choices, for_choice
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Rendered
 from lcpd.engine.protocol import unpack
@@ -29,10 +33,14 @@ from lcpd.scheduler.generation import (
     Generation,
     GenerationFailed,
     GenerationRefused,
+    Priority,
     Prompt,
     QueueFull,
+    QueueTimedOut,
 )
 from lcpd.scheduler.slots import Span
+
+Json = dict[str, Any]
 
 
 async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict[str, Any]]:
@@ -67,7 +75,9 @@ def api_errors(default_field: str, body: Collection[str] = ()) -> Iterator[None]
             f"{error}. Make {default_field} (or the tools and schemas) smaller.", default_field
         ) from error
     except QueueFull as error:
-        raise overloaded(f"Too many requests: {error}") from error
+        raise overloaded(f"Too many requests: {error}", error.retry_after) from error
+    except QueueTimedOut as error:
+        raise timed_out(str(error), error.retry_after) from error
     except (ChatUnavailable, EngineFailed) as error:
         raise unavailable(str(error), retry_after=30) from error
     except EngineDied as error:
@@ -76,8 +86,39 @@ def api_errors(default_field: str, body: Collection[str] = ()) -> Iterator[None]
         raise internal(str(error)) from error
 
 
-async def submit(context: Context, rendered: Rendered, field: str) -> Generation:
-    """Queue a rendered prompt, which fits the context and leaves room for a reply.
+@dataclass(frozen=True)
+class Terms:
+    """What a request wants besides the reply to its prompt, and for whom."""
+
+    client: str
+    priority: Priority
+    choices: int = 1
+    min_tokens: int = 0
+
+
+def chat_terms(request: web.Request, plain: Json) -> Terms:
+    """The terms of a chat of any dialect.  Raises ApiError."""
+    client = _client(request, plain)
+    usual = request.app[CONTEXT].tool_users.priority(client, has_tools=bool(plain.get("tools")))
+    return Terms(client.conversation, stated_priority(request.headers, plain) or usual)
+
+
+def completion_terms(request: web.Request, plain: Json) -> Terms:
+    """The terms of a text completion, which has no tools in any case.  Raises ApiError."""
+    return Terms(_client(request, plain).conversation, stated_priority(request.headers, plain) or "interactive")
+
+
+def with_choices(terms: Terms, plain: Json) -> Terms:
+    """The terms with what a checked body of OpenAI's dialect asks for beyond one reply."""
+    return replace(terms, choices=choices(plain), min_tokens=plain.get("min_tokens") or 0)
+
+
+def _client(request: web.Request, plain: Json) -> Client:
+    return identify(request.headers, plain, request.get(KEY), request.remote or "")
+
+
+async def submit(context: Context, rendered: Rendered, field: str, terms: Terms) -> list[Generation]:
+    """Queue a rendered prompt, which fits the context and leaves room for a reply, once for each reply wanted.
 
     max_tokens is clamped to the room left, never a reason to refuse.  Waits while the model is loading.
     `field` is the body's field that holds the prompt.  Raises ApiError.
@@ -93,11 +134,22 @@ async def submit(context: Context, rendered: Rendered, field: str) -> Generation
         wanted = rendered.max_tokens
         if wanted == 0:
             raise bad_request("At least 1 token must be asked for; -1 is no limit.", "max_tokens")
-        return context.dispatcher.submit(
-            Prompt(
-                tokens=tokens,
-                spans=tuple(Span(span.role, span.begin, span.length) for span in rendered.spans),
-                sampling=rendered.sampling,
-                max_tokens=min(wanted, room) if wanted > 0 else room,
-            )
+        prompt = Prompt(
+            tokens=tokens,
+            spans=tuple(Span(span.role, span.begin, span.length) for span in rendered.spans),
+            sampling=rendered.sampling,
+            max_tokens=min(wanted, room) if wanted > 0 else room,
+            min_tokens=min(terms.min_tokens, room),
+            priority=terms.priority,
+            client=terms.client,
         )
+        generations: list[Generation] = []
+        try:
+            for index in range(terms.choices):
+                sampling = for_choice(rendered.sampling, index)
+                generations.append(context.dispatcher.submit(replace(prompt, sampling=sampling)))
+        except BaseException:
+            for generation in generations:
+                generation.close()
+            raise
+        return generations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -58,6 +58,30 @@ async def with_heartbeats(
             following.cancel()
             with suppress(asyncio.CancelledError, StopAsyncIteration):
                 await following
+
+
+async def merged(sources: Sequence[AsyncIterator[Item]]) -> AsyncIterator[tuple[int, Item]]:
+    """The items of several sources as they come, each with the number of its source."""
+    if len(sources) == 1:
+        async for item in sources[0]:
+            yield 0, item
+        return
+    following = {asyncio.ensure_future(_next(source)): number for number, source in enumerate(sources)}
+    try:
+        while following:
+            ready, _ = await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
+            for future in sorted(ready, key=following.__getitem__):
+                number = following.pop(future)
+                try:
+                    item = future.result()
+                except StopAsyncIteration:
+                    continue
+                following[asyncio.ensure_future(_next(sources[number]))] = number
+                yield number, item
+    finally:
+        for future in following:
+            future.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
 
 
 async def _next(source: AsyncIterator[Item]) -> Item:

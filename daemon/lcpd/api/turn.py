@@ -6,13 +6,13 @@ growing backlog.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lcpd.chat.client import ChatClient, Reply
 from lcpd.chat.protocol import Rendered
-from lcpd.scheduler.generation import Begun, Done, Event, Generation, Text
+from lcpd.scheduler.generation import Begun, Done, Event, Generation, Text, TokenProbs
 
 Json = dict[str, Any]
 
@@ -22,6 +22,8 @@ class Delta:
     """One OpenAI chat delta."""
 
     delta: Json
+    probs: tuple[TokenProbs, ...] = ()
+    """Those of the tokens since the last event that had some; they need not be the delta's very tokens."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Finished:
 
     message: Json
     done: Done
+    probs: tuple[TokenProbs, ...] = ()
+    """As in `Delta`."""
 
 
 TurnEvent = Begun | Delta | Finished
@@ -62,9 +66,26 @@ class Usage:
         }
 
 
-def gather(batch: list[Event], usage: Usage) -> tuple[str, Done | None]:
+def total(usages: Sequence[Usage]) -> Usage:
+    """The counts of several replies to one prompt, which is counted once."""
+    cached = min(usage.cached for usage in usages)
+    return Usage(usages[0].prompt, cached, sum(usage.generated for usage in usages))
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a batch of events says."""
+
+    text: str
+    probs: tuple[TokenProbs, ...]
+    done: Done | None
+    """The end, if it is among them."""
+
+
+def gather(batch: list[Event], usage: Usage) -> Gathered:
     """The text of a batch of events, and its end if it is in it; `usage` is brought up to date."""
     text = ""
+    probs: tuple[TokenProbs, ...] = ()
     done: Done | None = None
     for event in batch:
         if isinstance(event, Begun):
@@ -72,11 +93,12 @@ def gather(batch: list[Event], usage: Usage) -> tuple[str, Done | None]:
         elif isinstance(event, Text):
             usage.generated += len(event.tokens)
             text += event.text
+            probs += event.probs
         elif isinstance(event, Done):
             usage.generated = event.generated
             text += event.text
             done = event
-    return text, done
+    return Gathered(text, probs, done)
 
 
 @dataclass
@@ -95,22 +117,28 @@ class Turn:
 
     async def events(self) -> AsyncIterator[TurnEvent]:
         """Begun, then deltas, then Finished; raises the errors of the generation and of the chat process."""
+        probs: tuple[TokenProbs, ...] = ()
         async for batch in self.generation.batches():
-            text, done = gather(batch, self.usage)
+            new = gather(batch, self.usage)
+            probs += new.probs
             if begun := next((event for event in batch if isinstance(event, Begun)), None):
                 yield begun
-            if text or done:
-                deltas, message = await self.chat.push(self.reply, text, final=done is not None)
+            if new.text or new.done:
+                deltas, message = await self.chat.push(self.reply, new.text, final=new.done is not None)
                 for delta in deltas:
-                    yield Delta(delta)
-                if done:
+                    yield Delta(delta, probs)
+                    probs = ()
+                if new.done:
                     assert message is not None, "a final push returns the whole message"
-                    yield Finished(message, done)
+                    yield Finished(message, new.done, probs)
 
-    async def close(self) -> None:
-        """Stop what is still running.  To be called in any case."""
-        self.generation.close()
-        await self.chat.close_reply(self.reply)
+
+async def close(turns: Sequence[Turn]) -> None:
+    """Stop what is still running of these turns.  To be called in any case."""
+    for turn in turns:  # all of them before anything can be interrupted
+        turn.generation.close()
+    for turn in turns:
+        await turn.chat.close_reply(turn.reply)
 
 
 def timings(usage: Usage, done: Done) -> Json:

@@ -21,6 +21,7 @@ import numpy as np
 from lcpd.chat import protocol as p
 from lcpd.chat.memo import TokenMemo
 from lcpd.chat.parser import ReplyParser
+from lcpd.chat.schema import asked_schema, ignored_keyword, patterns
 from lcpd.engine.protocol import pack
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
@@ -33,6 +34,10 @@ Channel = ChildChannel[p.ToChat]
 _GRAMMARS = 1000
 _EMPTY_GRAMMAR = re.compile(r"\s*root\s*::=\s*")
 """What llama.cpp makes of a schema beside tools where the template has no way to write both."""
+_UNSUPPORTED_PATTERN = "unanchored"
+"""A pattern that llama.cpp takes for any string, as it does with all that it cannot express."""
+_NUMBER = re.compile(r"\s*[-+]?[0-9]{1,20}")
+"""What llama.cpp takes for a token id among the keys of an object."""
 _PARSER_ONLY = ("chat_parser", "message_delimiters")
 """Fields that the engine has no use for; the parser's description can be 100 KB."""
 # llama.h, LLAMA_TOKEN_ATTR_*: the tokeniser cuts the text at control and user-defined tokens first of all.
@@ -88,6 +93,7 @@ class Service:
     def _rendered(self, call: int, prompt: str | list[int], fields: dict[str, Any]) -> p.Rendered:
         data = msgspec.json.encode(fields)
         request = bridge.Request(self._params, self._model.handle, data)
+        self._check_biases(fields.get("logit_bias") or {})
         self._check_grammar(request, fields)
         tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
         return p.Rendered(
@@ -105,22 +111,51 @@ class Service:
         grammar = fields.get("grammar") or ""
         if _EMPTY_GRAMMAR.fullmatch(grammar):
             raise ModelError("response_format cannot be combined with tools on this model: leave one of them out")
-        schema = fields.get("json_schema")
-        if not grammar and not schema:
+        schema = asked_schema(fields)
+        if not grammar and schema is None:
             return
+        if not grammar and "json_schema" not in fields:
+            raise ModelError("the chat template of this model has no way to obey a response_format")
         key = hashlib.blake2b(msgspec.json.encode([grammar, schema]), digest_size=16).digest()
         if key in self._good_grammars:
             return
+        if schema is not None:
+            self._check_schema(schema)
         bridge.Sampler(request, self._model.handle).close()
         request.probe_grammar()
         self._good_grammars[key] = None
         while len(self._good_grammars) > _GRAMMARS:
             del self._good_grammars[next(iter(self._good_grammars))]
 
+    def _check_schema(self, schema: dict[str, Any]) -> None:
+        """Refuse what llama.cpp would leave out."""
+        if ignored := ignored_keyword(schema):
+            raise ModelError(f"the schema's keyword {ignored[0]} (at {ignored[1]}) is not supported: leave it out")
+        for pattern, path in patterns(schema):
+            if self._grammar_of(pattern) == self._grammar_of(_UNSUPPORTED_PATTERN):
+                raise ModelError(
+                    f"the schema's pattern {pattern!r} (at {path}) is not supported: it must begin with ^ and end with "
+                    "$, and have no look-around or named groups"
+                )
+
+    def _grammar_of(self, pattern: str) -> str:
+        fields = msgspec.json.encode({"json_schema": {"type": "string", "pattern": pattern}})
+        return str(bridge.Request(self._params, self._model.handle, fields).info()["settings"]["grammar"])
+
+    def _check_biases(self, biases: dict[str, Any] | list[list[Any]]) -> None:
+        """llama.cpp leaves out tokens that there are not, without a word."""
+        named = biases if isinstance(biases, dict) else [token for token, _ in biases]
+        for token in named:
+            if isinstance(token, int) or _NUMBER.fullmatch(token):
+                self._check_token(int(token), "Field 'logit_bias': ")
+
+    def _check_token(self, token: int, where: str = "") -> None:
+        if not 0 <= token < self._model.n_vocab:
+            raise ModelError(f"{where}token {token} is outside the vocabulary of {self._model.n_vocab}")
+
     def _checked(self, prompt: list[int]) -> Tokens:
         for token in prompt:
-            if not 0 <= token < self._model.n_vocab:
-                raise ModelError(f"token {token} is outside the vocabulary of {self._model.n_vocab}")
+            self._check_token(token)
         return np.array(prompt, np.int32)
 
     def _push(self, call: p.Push) -> p.FromChat:

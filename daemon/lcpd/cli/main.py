@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": ("lcpd.cli.demo", "demo", "Hold a conversation with real models and show what was reused."),
     "pull": ("lcpd.cli.pull", "pull", "Download a model."),
     "serve": ("lcpd.cli.serve", "serve", "Run the daemon."),
+    "slots": ("lcpd.cli.slots", "slots", "Show what the slots of a running daemon hold and do."),
 }
 """Name to (module, attribute, summary).  The summaries are here so that ``lcpd --help`` imports no module."""
 

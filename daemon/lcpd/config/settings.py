@@ -163,7 +163,7 @@ class ModelSettings(Section):
         default=8,
         ge=0,
         le=1024,
-        description="Checkpoints kept per slot on recurrent and sliding-window models; 0 = none.",
+        description="Checkpoints taken per request at most on recurrent and sliding-window models; 0 = none.",
     )
 
     @field_validator("flash_attn")
@@ -181,6 +181,36 @@ class ModelSettings(Section):
         if value < slots:
             raise ValueError(f"must not be less than model.slots = {slots}")
         return value
+
+
+class SchedulerSettings(Section):
+    """Who is served when, and for how long one may wait."""
+
+    max_stall_ms: float = Field(
+        default=200.0,
+        ge=1,
+        le=60_000,
+        json_schema_extra={"unit": "milliseconds"},
+        description="Time that running streams may wait for a step's share of another request's prompt.",
+    )
+    ageing: Seconds = Field(
+        default=30.0,
+        description="Waiting time from which a background request is served like an interactive one.",
+    )
+    queue_timeout: Seconds = Field(
+        default=600.0, description="Time that a request may wait for its first start before it is refused."
+    )
+    follow_timeout: Seconds = Field(
+        default=120.0,
+        description="Time that a request may wait for another one that is computing the beginning of both.",
+    )
+    follow_min: int = Field(
+        default=128,
+        ge=1,
+        le=2**24,
+        json_schema_extra={"unit": "tokens"},
+        description="Tokens that such a wait must save.",
+    )
 
 
 class EngineSettings(Section):
@@ -233,21 +263,28 @@ class ChatSettings(Section):
 
 
 class CacheSettings(Section):
-    """The prompt cache.  Reserved: accepted and shown, but not used yet."""
+    """The prompt cache: state of prompts that no slot holds any more."""
 
     ram: Size = size_field(
         8 * 2**30,
-        description="Reserved for the prompt cache, accepted but not used yet: the memory it may use.",
+        description="Memory for it, taken as it fills and never more than this; 0 = no prompt cache.",
+    )
+    checkpoint_interval: int = Field(
+        default=8192,
+        ge=64,
+        le=2**24,
+        json_schema_extra={"unit": "tokens"},
+        description="Distance between checkpoints of a long prompt on recurrent and sliding-window models.",
     )
     dir: UserPath | None = Field(
         default=None,
         examples=["/var/cache/lcpd/prompts"],
-        description="Reserved for the prompt cache, accepted but not used yet: the folder of its disk tier."
+        description="Reserved, accepted but not used yet: the folder of the prompt cache's disk tier."
         " Unset: prompts in lcpd's cache folder.",
     )
     disk: Size = size_field(
         0,
-        description="Reserved for the prompt cache, accepted but not used yet: the disk space it may use.",
+        description="Reserved, accepted but not used yet: the disk space that the prompt cache may use.",
     )
 
 
@@ -272,6 +309,7 @@ class Settings(BaseSettings):
 
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
     engine: EngineSettings = EngineSettings()
     chat: ChatSettings = ChatSettings()
     cache: CacheSettings = CacheSettings()

@@ -1,246 +1,332 @@
-"""The decode loop: one `llama_decode` for the next token of all running sequences, then one prefill batch.
+"""The decode loop: commands in order, one `llama_decode` for the next token of all running replies, then prefill.
 
-A prefill batch holds one sequence only, so that where a sequence's batches are cut depends on itself alone, and the
-same request gives the same logits whoever else is running.
+A prefill batch holds one sequence only, so that where a sequence's batches are cut depends on itself and on the step's
+budget alone (:mod:`lcpd.engine.batching`).
 
     job state     leaves it when                                    then
     ---------     --------------                                    ----
-    prefilling    the last prompt item is decoded                   the first token is sampled -> decoding
+    queued        commands before it and its restoring are done     Started -> prefilling, or decoding after a park
+    prefilling    all items but a reply's last one are held         the first token is sampled -> decoding
     decoding      end of generation, stop string, max_tokens        Finished
-    either        Cancel                                            Finished("cancelled")
-    either        sampling or llama_decode fails                    Failed, the sequence is emptied
-    prefilling    no free cells, older prompts or replies run       waits for them, or begins again after them
+    running       Cancel                                            Finished("cancelled")
+    running       Park                                              Parked -> parked
+    running       sampling or llama_decode fails                    Failed, the sequence is emptied
+    parked        Start with the same id                            queued, with its reply and sampler
+    parked        Cancel                                            Finished("cancelled")
+
+Running is prefilling or decoding.  A running job for whose batch there are no free cells is *starved*: it waits,
+unchanged, until a sequence is emptied or cut, or a job is over or parked.  Cancel and Park of a queued job take effect
+when it is started, so that the daemon hears from Started what its sequence holds.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from lcpd.cache.arena import ArenaError, ArenaView
 from lcpd.engine import protocol as p
+from lcpd.engine.batches import Batches
+from lcpd.engine.batching import Prefill, plan
+from lcpd.engine.commands import CommandQueue, Pieces
 from lcpd.engine.job import Job
 from lcpd.engine.outbox import Outbox
-from lcpd.engine.pace import PrefillPace
-from lcpd.engine.stops import TextFilter
-from lcpd.native.bridge import BridgeError, Params, Request, Sampler, step_many
-from lcpd.native.context import Bytes, CacheFull, Context, DecodeError, StateError
+from lcpd.engine.pace import Pace
+from lcpd.engine.reply import Replies, Verdict
+from lcpd.engine.sampling import Picker
+from lcpd.engine.state import StateMover, Stopwatch
+from lcpd.native.bridge import BridgeError, Params
+from lcpd.native.context import CacheFull, Context, DecodeError, StateError
 from lcpd.native.model import Model
 
 Send = Callable[[p.FromWorker], None]
 
 
-class DecodeLoop:
-    """Owns the context's sequences, the running jobs and the checkpoints; belongs to one thread."""
+@dataclass
+class _Queued:
+    """A Start whose turn has not come or whose state is being restored, and what overtook it."""
 
-    def __init__(self, model: Model, context: Context, params: Params, send: Send, emit_interval: float = 0.0) -> None:
-        """`emit_interval`: seconds for which tokens may be gathered before they are sent."""
-        self._model = model
+    command: p.Start
+    cancelled: bool = False
+    parked: bool = False
+    marks: dict[int, p.Extent] = field(default_factory=dict)
+
+
+class DecodeLoop:
+    """Owns the context's sequences and the jobs; belongs to one thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        context: Context,
+        params: Params,
+        send: Send,
+        *,
+        arena: ArenaView | None = None,
+        emit_interval: float = 0.0,
+        max_stall: float = 0.2,
+        alignment: int = 1,
+    ) -> None:
+        """`emit_interval`: seconds for which tokens may be gathered before they are sent; `max_stall`: seconds that
+        running replies may wait for a step's prefill; `alignment`: batches end at its multiples."""
         self._context = context
-        self._params = params
         self._send = send
-        self._jobs: dict[int, Job] = {}
-        self._checkpoints: dict[int, Bytes] = {}
-        self._last_used: dict[int, float] = {}
-        self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._turn = 0
+        self._picker = Picker(model, context)
+        self._replies = Replies(model, params, self._picker)
+        self._mover = StateMover(context, arena)
         self._outbox = Outbox(send, emit_interval)
-        self._pace = PrefillPace(context.n_batch, context.n_ubatch)
-        self.batches = 0
-        self.tokens = 0
+        self._pace = Pace(context.n_batch, context.n_ubatch, max_stall, alignment)
+        self._batches = Batches(context)
+        self._commands = CommandQueue()
+        self._queued: dict[int, _Queued] = {}
+        self._jobs: dict[int, Job] = {}
+        self._parked: dict[int, Job] = {}
+        self._turn = 0
+        self._cells_needed = 0
+        """By starved jobs, not yet told."""
+
+    @property
+    def batches(self) -> int:
+        """`llama_decode` calls that were decoded."""
+        return self._batches.count
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were decoded."""
+        return self._batches.tokens
 
     @property
     def running(self) -> int:
-        """Requests in prefill or decode."""
-        return len(self._jobs)
+        """Requests in prefill or decode that do not wait for cells."""
+        return sum(not job.starved for job in self._jobs.values())
 
-    # ---- commands --------------------------------------------------------------------------------------
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do: a command, or a job that does not wait for cells."""
+        return bool(self._commands) or self.running > 0
+
+    # ---- commands that keep their order ----------------------------------------------------------------
 
     def start(self, command: p.Start) -> None:
-        """Begin a request; sends Started, or Failed for a request that cannot be run."""
+        """Queue a request; sends Started, or Failed for one that cannot be run."""
+        queued = self._queued[command.request] = _Queued(command)
+        self._commands.add(self._starting(queued))
+
+    def save(self, command: p.Save) -> None:
+        """Queue exports of a sequence; sends Saved."""
+        self._commands.add(self._saving(command))
+
+    def clear(self, seq: int) -> None:
+        """Queue emptying a sequence, which happens if it runs nothing then."""
+        self._commands.add(self._clearing(seq))
+
+    def _starting(self, queued: _Queued) -> Pieces:
+        command = queued.command
         try:
-            job = self._make_job(command)
+            job, verdict = self._job_of(command)
         except (BridgeError, ValueError) as error:
-            self.clear(command.seq)
+            del self._queued[command.request]
+            self._empty(command.seq)
             self._send(p.Failed(command.request, "invalid", str(error)))
             return
-        job.done = self._resume(command, job)
-        self._jobs[command.request] = job
-        self._send(p.Started(command.request, job.done))
+        watch = Stopwatch()
+        problem = ""
+        try:
+            if command.begin:
+                yield from self._mover.bring(command, job, watch, lambda: queued.cancelled)
+            else:
+                self._context.clear(command.seq)
+            job.done = command.begin
+        except StateError as error:
+            job.done, problem = 0, str(error)
+        del self._queued[command.request]
+        job.checkpoints = {**command.checkpoints, **queued.marks}
+        self._jobs[job.request] = job
+        self._retry()
+        self._send(p.Started(job.request, job.done, problem, watch.seconds))
+        if not job.prefilling:
+            job.decoding_since = time.monotonic()
+        if verdict.reason:
+            self._finish(job, verdict.reason, verdict.stop)
+        elif queued.cancelled:
+            self._finish(job, "cancelled")
+        elif queued.parked:
+            self.park(job.request)
+
+    def _job_of(self, command: p.Start) -> tuple[Job, Verdict]:
+        """The parked job or a new one, on the command's sequence.  Raises ValueError or BridgeError."""
+        if not 0 <= command.seq < self._context.scratch:
+            raise ValueError(f"there is no sequence {command.seq}")
+        if self._runs(command.seq):
+            raise ValueError(f"sequence {command.seq} is busy")
+        if command.request in self._jobs:
+            raise ValueError(f"request {command.request} is running already")
+        parked = self._parked.pop(command.request, None)
+        job, verdict = self._replies.resume(parked, command) if parked else self._replies.begin(command)
+        items = len(job.prompt) + len(job.generated)
+        if not 0 <= command.begin < items:
+            raise ValueError(f"begin {command.begin} is outside the prompt and reply of {items} items")
+        return job, verdict
+
+    def _saving(self, command: p.Save) -> Pieces:
+        saved = yield from self._mover.save(command, lambda: not self._runs(command.seq))
+        self._send(saved)
+
+    def _clearing(self, seq: int) -> Pieces:
+        self._empty(seq)
+        yield from ()
+
+    # ---- commands that take effect at once -------------------------------------------------------------
+
+    def mark(self, command: p.Mark) -> None:
+        """Take one more checkpoint of a request, unless its prefill has passed the position."""
+        if queued := self._queued.get(command.request):
+            queued.marks[command.position] = command.extent
+        elif (job := self._jobs.get(command.request)) and job.done <= command.position <= job.prefill_end:
+            job.checkpoints[command.position] = command.extent
+            self._take_checkpoint(job)
 
     def cancel(self, request: int) -> None:
         """End a request where it stands; the sequence keeps what was decoded."""
-        if job := self._jobs.get(request):
+        if queued := self._queued.get(request):
+            queued.cancelled = True
+        elif job := self._jobs.get(request):
             self._finish(job, "cancelled")
+        elif job := self._parked.pop(request, None):
+            self._say_finished(job, "cancelled", "", held=[])
 
-    def drop(self, checkpoints: list[int]) -> None:
-        """Forget checkpoints."""
-        for checkpoint in checkpoints:
-            self._checkpoints.pop(checkpoint, None)
-
-    def clear(self, seq: int) -> None:
-        """Empty a sequence that runs nothing."""
-        if all(job.seq != seq for job in self._jobs.values()):
-            self._context.clear(seq)
-
-    def _make_job(self, command: p.Start) -> Job:
-        prompt = p.unpack(command.tokens)
-        if not 0 <= command.begin < len(prompt):
-            raise ValueError(f"begin {command.begin} is outside the prompt of {len(prompt)} items")
-        if any(job.seq == command.seq for job in self._jobs.values()):
-            raise ValueError(f"sequence {command.seq} is busy")
-        request = Request(self._params, self._model.handle, command.fields)
-        info = request.info()
-        sampler = Sampler(request, self._model.handle)
-        sampler.accept_prompt(prompt[prompt >= 0])
-        positions = p.unpack(command.positions) if command.positions else np.arange(len(prompt), dtype=np.int32)
-        return Job(
-            request=command.request,
-            seq=command.seq,
-            prompt=prompt,
-            positions=positions,
-            embeddings=command.embeddings,
-            checkpoints=dict(command.checkpoints),
-            sampler=sampler,
-            text=TextFilter(info["stop"]),
-            preserved=frozenset(info["preserved_tokens"]),
-            ends_reply=not info["ignore_eos"],
-            max_tokens=command.max_tokens,
-            done=command.begin,
-        )
-
-    def _resume(self, command: p.Start, job: Job) -> int:
-        """Bring the sequence to `command.begin`; returns where it really stands (0 when it had to be cleared)."""
-        begin, seq = command.begin, command.seq
-        try:
-            if begin == 0:
-                raise StateError("nothing to resume")
-            expected = int(job.positions[begin - 1])
-            if self._context.last_position(seq) < expected:
-                raise StateError("the sequence holds less than expected")
-            if command.restore >= 0:
-                checkpoint = self._checkpoints.get(command.restore)
-                if checkpoint is None:
-                    raise StateError("the checkpoint is gone")
-                self._context.restore_checkpoint(seq, checkpoint, expected + 1)
-            elif self._context.last_position(seq) > expected:
-                self._context.truncate(seq, expected + 1)
-        except StateError:
-            self._context.clear(seq)
-            return 0
-        return begin
+    def park(self, request: int) -> None:
+        """Take a request off its sequence, which keeps its state."""
+        if queued := self._queued.get(request):
+            queued.parked = True
+        elif job := self._jobs.pop(request, None):
+            now = time.monotonic()
+            self._outbox.flush(now)
+            job.stop_clock(now)
+            self._parked[request] = job
+            self._retry()
+            done = min(job.done, len(job.prompt))
+            self._send(p.Parked(request, job.seq, done, _pack(job.held), _pack(job.generated)))
 
     # ---- steps -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Decode one token for every decoding job, then one batch of a prefilling job; those take turns."""
-        self._decode_step()
-        if prefilling := [job for job in self._jobs.values() if job.prefilling]:
-            self._turn += 1
-            first = self._turn % len(prefilling)
-            for job in prefilling[first:] + prefilling[:first]:
-                if self._prefill_step(job):
-                    break
+        """Carry out commands, decode one token of every running reply, and prefill what the budget allows.
 
-    def _decode_step(self) -> None:
-        jobs = [job for job in self._jobs.values() if not job.prefilling]
+        While replies run, one piece of heavy work at most is done; otherwise as much as fits `max_stall`.
+        """
+        if self._commands:
+            pieces = 1 if any(not job.prefilling for job in self._jobs.values()) else sys.maxsize
+            self._commands.advance(pieces, self._pace.max_stall)
+        self._decode_replies()
+        self._prefill()
+        if self._cells_needed and not self._commands:  # commands may free cells
+            self._send(p.Starved(self._cells_needed))
+            self._cells_needed = 0
+
+    def _decode_replies(self) -> None:
+        jobs = [job for job in self._jobs.values() if not job.starved and not job.prefilling]
         if not jobs:
             return
-        tokens = [job.generated[-1] for job in jobs]
-        positions = [job.position for job in jobs]
-        seqs = [job.seq for job in jobs]
+        begun = time.monotonic()
         try:
-            self._context.decode(tokens, positions, seqs, logits=1)
+            self._batches.replies(jobs)
         except CacheFull:
-            # Room from idle sequences, then from prompts under way; then the longest reply ends here.
-            if not self._evict_idle() and not self._put_back(keep=None):
-                self._finish(max(jobs, key=lambda job: job.position), "length")
+            self._starve(jobs, len(jobs))
             return
         except DecodeError as error:
             self._fail(jobs, "compute", str(error))
             return
-        self._count(len(jobs))
+        for job in jobs:
+            if job.checkpoints:
+                self._take_checkpoint(job)
         self._sample(jobs, list(range(len(jobs))))
+        self._pace.observe_decode(time.monotonic() - begun)
 
-    def _prefill_step(self, job: Job) -> bool:
-        """Decode the job's next prefill batch; False when it has to wait for free cells."""
-        others_decode = any(not other.prefilling for other in self._jobs.values())
-        end = job.chunk_end(self._pace.batch(others_decode))
-        positions = job.positions[job.done : end]
-        last = end == len(job.prompt)
-        begun = time.monotonic()
-        self._outbox.flush(begun)  # this batch may take long
+    def _prefill(self) -> None:
+        waiting = [job for job in self._jobs.values() if job.prefilling and not job.starved]
+        if not waiting:
+            return
+        replies_run = any(not job.prefilling for job in self._jobs.values())
+        prefills = [Prefill(job.request, job.priority, job.turn, job.done, job.next_cut()) for job in waiting]
+        for chunk in plan(prefills, self._pace.budget(replies_run)):
+            job = self._jobs[chunk.request]
+            if not self._prefill_chunk(job, chunk.end) or not job.prefilling:
+                break  # no cells are left, or another reply runs from now on, which the budget does not know
+
+    def _prefill_chunk(self, job: Job, end: int) -> bool:
+        """Decode the job's items up to `end`; False when there are no free cells for them."""
+        size, samples = end - job.done, end == job.prefill_end and not job.generated
+        self._turn += 1
+        job.turn = self._turn
+        self._outbox.flush(time.monotonic())  # this batch may take long
         try:
-            vectors = job.vectors(end, self._context.n_embd)
-            if vectors is not None:
-                self._context.decode_embeddings(vectors, positions, job.seq, last)
-            else:
-                logits = np.zeros(end - job.done, np.int8)
-                logits[-1] = last
-                self._context.decode(job.prompt[job.done : end], positions, job.seq, logits)
-            self._context.synchronize()
-        except CacheFull as error:
-            if self._evict_idle():
-                return True
-            # The oldest prompt goes first: younger ones give their cells back and begin again after it.
-            oldest = next(other for other in self._jobs.values() if other.prefilling)
-            if job is oldest and not self._put_back(keep=job) and len(self._jobs) == 1:
-                self._fail([job], "compute", str(error))
+            seconds = self._batches.prefill(job, end, samples)
+        except CacheFull:
+            self._starve([job], size)
             return False
         except DecodeError as error:
             self._fail([job], "compute", str(error))
             return True
-        seconds = time.monotonic() - begun
-        self._count(end - job.done)
-        self._pace.observe(end - job.done, seconds)
-        job.done = end
+        self._pace.observe_prefill(size, seconds)
         job.prefill_seconds += seconds
-        self._send(p.Prefilled(job.request, end, seconds))
-        if (checkpoint := job.checkpoints.pop(end, None)) is not None:
-            data = self._context.take_checkpoint(job.seq)
-            self._checkpoints[checkpoint] = data
-            self._send(p.Checkpointed(job.request, checkpoint, end, len(data)))
-        if last:
-            job.first_token_at = time.monotonic()
+        self._send(p.Prefilled(job.request, min(end, len(job.prompt)), seconds))
+        self._take_checkpoint(job)
+        if end == job.prefill_end:
+            job.decoding_since = time.monotonic()
+        if samples:
             self._sample([job], [-1])
         return True
 
     def _sample(self, jobs: list[Job], rows: list[int]) -> None:
         """Sample the next token of each job from the given batch rows, and send what became of it."""
-        tokens = step_many([job.sampler for job in jobs], self._context.handle, rows)
-        over = []
-        for job, token in zip(jobs, tokens, strict=True):
-            if token < 0:
+        over: list[tuple[Job, Verdict]] = []
+        first = False
+        for job, sampled in zip(jobs, self._picker.pick(jobs, rows), strict=True):
+            if sampled.token < 0:
                 self._fail([job], "invalid", f"sampling failed: {job.sampler.error()}")
                 continue
-            job.generated.append(token)
-            released = job.text.push(self._piece(token, token in job.preserved))
-            reason: p.Reason | None = None
-            if released.stop is not None:
-                reason = "stop-string"
-            elif job.ends_reply and token in self._model.end_tokens:
-                reason = "stop"
-            elif len(job.generated) >= job.max_tokens:
-                reason = "length"
-            self._outbox.add(job.request, token, released.text)
-            if reason:
-                over.append((job, reason, released.stop or ""))
+            verdict = self._replies.add(job, sampled.token)
+            self._outbox.add(job.request, sampled.token, verdict.text, sampled.probs)
+            first = first or len(job.generated) == 1
+            if verdict.reason:
+                over.append((job, verdict))
         now = time.monotonic()
-        if any(len(job.generated) == 1 for job in jobs):
+        if first:
             self._outbox.flush(now)  # a first token is waited for
         else:
             self._outbox.flush_if_due(now)
-        for job, reason, stop in over:
-            self._finish(job, reason, stop)
+        for job, verdict in over:
+            assert verdict.reason
+            self._finish(job, verdict.reason, verdict.stop)
+
+    def _take_checkpoint(self, job: Job) -> None:
+        """Take the checkpoint that was asked for where the job stands, if there is one."""
+        extent = job.checkpoints.pop(job.done, None)
+        if extent is None:
+            return
+        try:
+            piece = self._mover.checkpoint(job.seq, extent)
+        except (StateError, ArenaError):
+            piece = None
+        self._send(p.Checkpointed(job.request, job.done, extent, piece))
 
     # ---- ends ------------------------------------------------------------------------------------------
 
     def _finish(self, job: Job, reason: p.Reason, stop: str = "") -> None:
         del self._jobs[job.request]
-        self._last_used[job.seq] = now = time.monotonic()
+        self._retry()
+        self._say_finished(job, reason, stop, job.held)
+
+    def _say_finished(self, job: Job, reason: p.Reason, stop: str, held: list[int]) -> None:
+        now = time.monotonic()
         self._outbox.flush(now)
+        job.stop_clock(now)
         rest = job.text.finish()
         if rest.stop is not None:
             reason, stop = "stop-string", rest.stop
@@ -251,9 +337,9 @@ class DecodeLoop:
                 text=rest.text,
                 stop=stop,
                 generated=len(job.generated),
-                held=p.pack(np.array(job.generated[:-1], np.int32)),
+                held=_pack(held),
                 prefill_seconds=job.prefill_seconds,
-                decode_seconds=now - job.first_token_at if job.generated else 0.0,
+                decode_seconds=job.decode_seconds,
             )
         )
 
@@ -262,38 +348,32 @@ class DecodeLoop:
         self._outbox.flush(time.monotonic())
         for job in jobs:
             del self._jobs[job.request]
-            self._context.clear(job.seq)
+            self._empty(job.seq)
             self._send(p.Failed(job.request, code, message))
 
-    def _evict_idle(self) -> bool:
-        """Empty the idle sequence that was used longest ago; False when there is none."""
-        busy = {job.seq for job in self._jobs.values()}
-        idle = [seq for seq in self._last_used if seq not in busy and self._context.last_position(seq) >= 0]
-        if not idle:
-            return False
-        seq = min(idle, key=self._last_used.__getitem__)
-        self._context.clear(seq)
-        self._send(p.Evicted(seq))
-        return True
+    def _empty(self, seq: int) -> None:
+        """Empty a sequence, if it is one and runs nothing."""
+        if 0 <= seq < self._context.scratch and not self._runs(seq):
+            self._context.clear(seq)
+            self._retry()
 
-    def _put_back(self, keep: Job | None) -> bool:
-        """Empty the sequence of the youngest prompt under way but `keep`, which begins again; False without one."""
-        candidates = [job for job in self._jobs.values() if job.prefilling and job.done and job is not keep]
-        if not candidates:
-            return False
-        job = candidates[-1]
-        self._context.clear(job.seq)
-        job.done = 0
-        self._send(p.Started(job.request, 0))
-        return True
+    # ---- cells -----------------------------------------------------------------------------------------
 
-    def _count(self, tokens: int) -> None:
-        self.batches += 1
-        self.tokens += tokens
+    def _starve(self, jobs: list[Job], cells: int) -> None:
+        """These jobs wait until there may be free cells."""
+        for job in jobs:
+            job.starved = True
+        self._cells_needed += cells
 
-    def _piece(self, token: int, special: bool) -> bytes:
-        key = (token, special)
-        piece = self._pieces.get(key)
-        if piece is None:
-            piece = self._pieces[key] = self._model.piece(token, special)
-        return piece
+    def _retry(self) -> None:
+        """Cells may be free now, or fewer be needed."""
+        self._cells_needed = 0
+        for job in self._jobs.values():
+            job.starved = False
+
+    def _runs(self, seq: int) -> bool:
+        return any(job.seq == seq for job in self._jobs.values())
+
+
+def _pack(tokens: list[int]) -> bytes:
+    return p.pack(np.array(tokens, np.int32))

@@ -8,8 +8,16 @@ nobody sees in a stream of text; the first token of a reply is sent at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from lcpd.engine.protocol import Output, Step
+from lcpd.engine.protocol import Output, Step, TokenProbs
+
+
+@dataclass
+class _Gathered:
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    probs: list[TokenProbs] = field(default_factory=list)
 
 
 class Outbox:
@@ -18,25 +26,24 @@ class Outbox:
     def __init__(self, send: Callable[[Step], None], interval: float) -> None:
         self._send = send
         self._interval = interval
-        self._tokens: dict[int, list[int]] = {}
-        self._text: dict[int, str] = {}
+        self._gathered: dict[int, _Gathered] = {}
         self._sent_at = float("-inf")
 
-    def add(self, request: int, token: int, text: str) -> None:
-        """A token of a request, and the text that may be sent with it."""
-        if request in self._tokens:
-            self._tokens[request].append(token)
-            self._text[request] += text
-        else:
-            self._tokens[request] = [token]
-            self._text[request] = text
+    def add(self, request: int, token: int, text: str, probs: TokenProbs | None = None) -> None:
+        """A token of a request, the text that may be sent with it, and its probabilities where they were asked for."""
+        output = self._gathered.get(request)
+        if output is None:
+            output = self._gathered[request] = _Gathered()
+        output.tokens.append(token)
+        output.text += text
+        if probs is not None:
+            output.probs.append(probs)
 
     def flush(self, now: float) -> None:
         """Send what there is."""
-        if self._tokens:
-            self._send(Step([Output(request, tokens, self._text[request]) for request, tokens in self._tokens.items()]))
-            self._tokens = {}
-            self._text = {}
+        if self._gathered:
+            self._send(Step([Output(request, o.tokens, o.text, o.probs) for request, o in self._gathered.items()]))
+            self._gathered = {}
             self._sent_at = now
 
     def flush_if_due(self, now: float) -> None:

@@ -1,36 +1,56 @@
-"""How large a prefill batch may be, so that the decode loop keeps showing progress on slow machines.
+"""How much a step may prefill, from how fast the last batches were.
 
-On a GPU the full `n_batch` takes a second or two.  On a CPU with a large model it could take minutes, in which the loop
-neither takes commands nor beats, and would be taken for hung.  Batches are multiples of `n_ubatch`, at which libllama
-splits a larger batch anyway, so their size does not change what is computed.
+While replies run, the whole step has to fit `max_stall`, so that nobody sees a stream stop for another's long prompt.
+While none runs, batches are large, but bounded too: on a CPU with a large model the full `n_batch` could take minutes,
+in which the loop neither takes commands nor beats, and would be taken for hung.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lcpd.engine.batching import UNIT, Budget
+
 TARGET_SECONDS = 5.0
-"""A batch should take no longer than this."""
+"""A batch beside which nothing runs should take no longer than this."""
+MARGIN = 0.9
+"""Share of what is left of `max_stall` that is planned: speed falls as a prompt grows, and varies."""
+_RECENT = 0.5
+"""Weight of the newest measurement."""
 
 
 @dataclass
-class PrefillPace:
-    """Follows the prefill speed of one context."""
+class Pace:
+    """Follows the speeds of one context.  Times in seconds, lengths in tokens."""
 
     n_batch: int
     n_ubatch: int
+    max_stall: float
+    alignment: int = 1
+    """Batches must end at multiples of this, unless it is 1."""
     speed: float | None = None
-    """Tokens per second of the last batches; None before the first."""
+    """Prefilled tokens per second; None before the first batch."""
+    decode_seconds: float = 0.0
+    """What a decode call for all running replies takes, sampling included."""
 
-    def batch(self, others_decode: bool = False) -> int:
-        """The largest prefill batch to decode next, in tokens; one micro-batch while replies are under way."""
-        if self.speed is None or others_decode:
-            return self.n_ubatch
-        parts = int(self.speed * TARGET_SECONDS) // self.n_ubatch
-        return min(max(parts, 1) * self.n_ubatch, self.n_batch)
+    def budget(self, replies_run: bool) -> Budget:
+        """What the next step may prefill."""
+        aligned = self.alignment > 1
+        if replies_run:
+            left = max(self.max_stall - self.decode_seconds, 0.0) * MARGIN
+            unit = min(self.alignment if aligned else UNIT, self.n_batch)
+        else:
+            left = TARGET_SECONDS
+            unit = self.alignment if aligned else self.n_ubatch
+        items = min(int((self.speed or 0.0) * left), self.n_batch)
+        return Budget(max(items, unit), self.n_batch, unit, aligned)
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """A batch has been decoded.  Short ones say little about speed and are left out."""
-        if seconds > 0 and tokens >= min(self.n_ubatch, 64):
+    def observe_prefill(self, tokens: int, seconds: float) -> None:
+        """A batch has been prefilled.  Short ones say little about speed and are left out."""
+        if seconds > 0 and tokens >= min(self.n_ubatch, UNIT):
             measured = tokens / seconds
-            self.speed = measured if self.speed is None else 0.5 * self.speed + 0.5 * measured
+            self.speed = measured if self.speed is None else (1 - _RECENT) * self.speed + _RECENT * measured
+
+    def observe_decode(self, seconds: float) -> None:
+        """All running replies have got a token."""
+        self.decode_seconds = (1 - _RECENT) * self.decode_seconds + _RECENT * seconds

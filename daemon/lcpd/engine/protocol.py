@@ -4,6 +4,10 @@ The worker knows sequences, not conversations: the daemon says which tokens a se
 begin and where checkpoints are to be taken; the worker answers with what it did.  Token arrays travel as
 little-endian int32 bytes (``numpy``'s ``<i4``).  A field that names no unit counts tokens or positions.
 
+State bytes do not travel: both sides map the arena, a memfd of the daemon's, and messages name places in it.  The
+daemon alone decides what lies where; the worker writes into the extents that a command gives it, and says when their
+bytes are complete.  Commands take effect in the order in which they were sent (Cancel, Park and Mark at once).
+
 `VERSION` in :mod:`lcpd.ipc.handshake` covers these messages.
 """
 
@@ -32,6 +36,40 @@ class Message(msgspec.Struct, tag_field="type", frozen=True):
     """Base of all messages."""
 
 
+# ---- bytes in the arena ------------------------------------------------------------------------------------
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the arena.  Both in bytes."""
+
+    offset: int
+    size: int
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A complete piece of state in the arena: exactly the bytes of `extent`."""
+
+    extent: Extent
+    checksum: bytes
+    """xxh3-128 of the bytes; whoever reads them compares it first."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """Exported KV of tokens [begin, end)."""
+
+    begin: int
+    end: int
+    piece: Piece
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """KV of tokens [begin, end) that is to be exported into `extent`, which is large enough."""
+
+    begin: int
+    end: int
+    extent: Extent
+
+
 # ---- daemon -> worker ------------------------------------------------------------------------------------
 
 
@@ -56,6 +94,8 @@ class ContextSettings(msgspec.Struct, frozen=True):
     mlock: bool
     emit_interval: float = 0.0
     """Seconds for which tokens may be gathered before they are sent."""
+    max_stall: float = 0.2
+    """Seconds that running streams may wait for a step's prefill."""
 
 
 class Load(Message, frozen=True, tag="load"):
@@ -65,6 +105,8 @@ class Load(Message, frozen=True, tag="load"):
     """The model id that later messages name."""
     path: str
     context: ContextSettings
+    arena_bytes: int = 0
+    """Size of the arena, whose descriptor came along with the hello; 0: there is none."""
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -77,11 +119,12 @@ class Embeddings(msgspec.Struct, frozen=True):
 
 
 class Start(Message, frozen=True, tag="start"):
-    """Run one request on a sequence.
+    """Run one request on a sequence that runs nothing, or go on with one that was parked (the same id).
 
-    The worker resumes at `begin` (after rolling back with checkpoint `restore`, where that is set), decodes the rest
-    of the prompt, and generates.  Where the sequence does not hold what is expected, it clears the sequence and
-    begins at 0: Started tells where it really began.
+    The sequence is brought to `begin` in three steps: it holds [0, shared) of `source`, then `segments` are appended,
+    then `restore` is applied and what lies beyond `begin` is removed.  The rest of prompt and reply is decoded, and
+    generation goes on.  Where any of this fails the sequence is emptied and computing begins at 0: Started tells
+    where it really began.
     """
 
     model: str
@@ -90,36 +133,76 @@ class Start(Message, frozen=True, tag="start"):
     tokens: bytes
     """The whole prompt; items that are embeddings hold -1."""
     begin: int
-    """The sequence already holds items [0, begin); less than the prompt's length."""
-    restore: int
-    """Id of the checkpoint at `begin`, or -1 where truncating the sequence is enough."""
-    checkpoints: dict[int, int]
-    """Position -> id: take checkpoint `id` when the sequence holds exactly `position` items.  Positions up to where
-    computing begins are passed over; they count when it has to begin earlier than asked."""
-    fields: bytes
+    """Where computing begins: less than the length of prompt and reply, the last of which is always decoded."""
+    source: int = -1
+    """The sequence whose [0, shared) is used: `seq` itself goes on where it stands, another one shares its cells with
+    `seq`, which is emptied first; -1: `seq` is emptied and nothing is shared."""
+    shared: int = 0
+    segments: list[Segment] = []
+    """Ascending and without gaps; the first one begins at or below `shared`."""
+    restore: Piece | None = None
+    """The checkpoint at `begin`; None where truncating is enough (pure attention, or the end of what is held)."""
+    checkpoints: dict[int, Extent] = {}
+    """Position -> where to write the checkpoint that is taken when the sequence holds exactly `position` items.
+    Positions up to where computing begins are passed over; they count when it has to begin earlier than asked."""
+    fields: bytes = b"{}"
     """The request's fields for the bridge (JSON)."""
-    max_tokens: int
+    max_tokens: int = 1
+    min_tokens: int = 0
+    """Generated tokens before an end-of-generation token may be sampled."""
+    priority: int = 0
+    """Lower is prefilled first; equal ones take turns."""
+    reply: bytes = b""
+    """Tokens that were generated before and have been sent; not needed for a request that this worker has parked."""
     positions: bytes = b""
     """Position of every item where it differs from the item's index (M-RoPE); empty otherwise."""
     embeddings: list[Embeddings] = []
 
 
+class Mark(Message, frozen=True, tag="mark"):
+    """Take one more checkpoint of a running request, at a position that its prefill has not passed yet.
+
+    Nothing happens, and nothing is answered, when it has.
+    """
+
+    model: str
+    request: int
+    position: int
+    extent: Extent
+
+
 class Cancel(Message, frozen=True, tag="cancel"):
-    """Stop a request after the batch in progress.  Answered by Finished with reason "cancelled", unless it is over."""
+    """Stop a request after the batch in progress.  Answered by Finished with reason "cancelled", unless it is over.
+
+    A parked request is forgotten, and answered the same.
+    """
 
     model: str
     request: int
 
 
-class Drop(Message, frozen=True, tag="drop"):
-    """Forget checkpoints."""
+class Park(Message, frozen=True, tag="park"):
+    """Take a request off its sequence after the batch in progress.  Answered by Parked, unless it is over.
+
+    Its sampler and text stay in the worker until a Start or Cancel with the same id; the sequence keeps its state.
+    """
 
     model: str
-    checkpoints: list[int]
+    request: int
+
+
+class Save(Message, frozen=True, tag="save"):
+    """Export state of a sequence, running or not.  Answered by Saved."""
+
+    model: str
+    seq: int
+    cuts: list[Cut]
+    checkpoint: Extent | None = None
+    """Where to write the checkpoint of where the sequence stands; only for one that runs nothing."""
 
 
 class Clear(Message, frozen=True, tag="clear"):
-    """Empty an idle sequence."""
+    """Empty a sequence that runs nothing."""
 
     model: str
     seq: int
@@ -129,7 +212,7 @@ class Quit(Message, frozen=True, tag="quit"):
     """Exit with status 0."""
 
 
-ToWorker = Load | Start | Cancel | Drop | Clear | Quit
+ToWorker = Load | Start | Mark | Cancel | Park | Save | Clear | Quit
 
 # ---- worker -> daemon ------------------------------------------------------------------------------------
 
@@ -160,6 +243,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """Device -> number of layers that it holds."""
     system: str
     build: str
+    alignment: int = 1
+    """Prefill is cut at multiples of this: 1, or n_ubatch where the load-time self-test saw cuts change logits."""
+    segment_bytes: tuple[int, int] = (0, 0)
+    """A segment of n tokens has at most a + b * n bytes."""
+    checkpoint_bytes: int = 0
+    """A checkpoint has at most so many bytes; 0 on models that need none."""
 
 
 class Loaded(Message, frozen=True, tag="loaded"):
@@ -178,13 +267,16 @@ class LoadFailed(Message, frozen=True, tag="load-failed"):
 
 
 class Started(Message, frozen=True, tag="started"):
-    """A request's first batch is next; computing begins at `begin`.
-
-    Sent again, with 0, when the request had to give its cells to others and begins anew.
-    """
+    """A request's first batch is next; computing begins at `begin`."""
 
     request: int
     begin: int
+    problem: str = ""
+    """Why computing begins at 0 instead of where it was asked to; "" otherwise."""
+    restore_seconds: float = 0.0
+    """What bringing the sequence to `begin` took."""
+    damaged: bool = False
+    """Whether the problem is that the bytes of a piece are not those of its checksum."""
 
 
 class Prefilled(Message, frozen=True, tag="prefilled"):
@@ -197,12 +289,25 @@ class Prefilled(Message, frozen=True, tag="prefilled"):
 
 
 class Checkpointed(Message, frozen=True, tag="checkpointed"):
-    """A checkpoint was taken (in the worker's memory)."""
+    """A checkpoint was taken at `position`."""
 
     request: int
-    checkpoint: int
     position: int
-    size_bytes: int
+    extent: Extent
+    """The one that was given for it."""
+    piece: Piece | None
+    """The front part of `extent`; None when the state did not fit into it."""
+
+
+class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
+    """How probable a sampled token and its alternatives were (natural logarithms)."""
+
+    token: int
+    logprob: float
+    piece: bytes
+    """The token's bytes."""
+    top: list[tuple[int, float, bytes]]
+    """The most probable tokens (id, logprob, bytes), best first; as many as the request's n_probs."""
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
@@ -212,6 +317,8 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[int]
     text: str
     """What may be sent now; text that could still become a stop string or a UTF-8 character is held back."""
+    probs: list[TokenProbs] = []
+    """One for each of `tokens` where the request asked for them."""
 
 
 class Step(Message, frozen=True, tag="step"):
@@ -248,10 +355,38 @@ class Failed(Message, frozen=True, tag="failed"):
     message: str
 
 
-class Evicted(Message, frozen=True, tag="evicted"):
-    """An idle sequence was emptied because the running ones needed its cells."""
+class Parked(Message, frozen=True, tag="parked"):
+    """A request was taken off its sequence, which keeps its state."""
+
+    request: int
+    seq: int
+    done: int
+    """Items of the prompt that the sequence holds."""
+    held: bytes
+    """The tokens that the sequence holds after the prompt."""
+    generated: bytes
+    """All tokens sampled so far; the last one is not held yet."""
+
+
+class Saved(Message, frozen=True, tag="saved"):
+    """The bytes that a Save asked for are complete."""
 
     seq: int
+    segments: list[Segment]
+    """One for each cut, in order; fewer when `problem` says why."""
+    checkpoint: Piece | None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+class Starved(Message, frozen=True, tag="starved"):
+    """There are no free cells for the next batch of running requests, which wait until some are freed.
+
+    Sent once; again only after a batch was decoded in between.
+    """
+
+    cells: int
+    """How many are needed."""
 
 
 class Beat(Message, frozen=True, tag="beat"):
@@ -266,5 +401,17 @@ class Beat(Message, frozen=True, tag="beat"):
 
 
 FromWorker = (
-    LoadProgress | Loaded | LoadFailed | Started | Prefilled | Checkpointed | Step | Finished | Failed | Evicted | Beat
+    LoadProgress
+    | Loaded
+    | LoadFailed
+    | Started
+    | Prefilled
+    | Checkpointed
+    | Step
+    | Parked
+    | Saved
+    | Starved
+    | Finished
+    | Failed
+    | Beat
 )

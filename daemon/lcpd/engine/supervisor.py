@@ -72,6 +72,8 @@ class WorkerSettings:
     log_lines: int = 200
     echo_log: bool = False
     command: tuple[str, ...] = (sys.executable, "-m", "lcpd.engine.worker")
+    descriptors: tuple[int, ...] = ()
+    """Handed over to every worker: the arena's, where there is one."""
 
 
 class Listener(Protocol):
@@ -199,6 +201,7 @@ class Supervisor:
                 s.log_lines,
                 p.FromWorker | Hello | Refused,
                 s.echo_log,
+                s.descriptors,
             )
         except OSError as error:
             raise WorkerDied(f"the worker cannot be started: {error}", "start") from error

@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
+from lcpd.cache.arena import ArenaError, ArenaView
 from lcpd.engine import protocol as p
 from lcpd.engine.loop import DecodeLoop
+from lcpd.engine.probe import Measured, measure
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
 from lcpd.ipc.handshake import Refused, answer
@@ -57,13 +57,47 @@ def _serve(channel: Channel, load: p.Load) -> int:
     llama.llama_backend_init()
     begun = time.monotonic()
     try:
+        arena = _arena(channel, load)
         model, context = _load(channel, load, log)
-        _generate_one_token(model, context)
-    except (ModelError, RuntimeError) as error:
+        measured = measure(model, context)
+    except (ModelError, ArenaError, RuntimeError) as error:
         channel.send(p.LoadFailed(load.model, str(error)))
         return 4
-    loop = DecodeLoop(model, context, bridge.Params("--jinja"), channel.send, load.context.emit_interval)
-    info = p.ModelInfo(
+    loop = DecodeLoop(
+        model,
+        context,
+        bridge.Params("--jinja"),
+        channel.send,
+        arena=arena,
+        emit_interval=load.context.emit_interval,
+        max_stall=load.context.max_stall,
+        alignment=measured.alignment,
+    )
+    channel.send(p.Loaded(load.model, _info(load, model, context, measured), time.monotonic() - begun))
+    gc.freeze()  # what is there now stays; collections need not walk over it
+    _run(channel, loop)
+    context.close()
+    model.close()
+    return 0
+
+
+def _arena(channel: Channel, load: p.Load) -> ArenaView | None:
+    """The daemon's arena, whose descriptor came with the first message."""
+    if not load.arena_bytes:
+        return None
+    if not channel.descriptors:
+        raise ArenaError(f"an arena of {load.arena_bytes} bytes was announced, but its descriptor did not come")
+    descriptor = channel.descriptors[0]
+    try:
+        return ArenaView(descriptor, load.arena_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _info(load: p.Load, model: Model, context: Context, measured: Measured) -> p.ModelInfo:
+    import llama_cpp.llama_cpp as llama
+
+    return p.ModelInfo(
         description=model.description,
         kind=model.kind,
         n_params=llama.llama_model_n_params(model.handle),
@@ -78,13 +112,10 @@ def _serve(channel: Channel, load: p.Load) -> int:
         devices=model.layers_by_device,
         system=llama.llama_print_system_info().decode("utf-8", "replace"),
         build=bridge.build_info(),
+        alignment=measured.alignment,
+        segment_bytes=measured.segment_bytes,
+        checkpoint_bytes=measured.checkpoint_bytes,
     )
-    channel.send(p.Loaded(load.model, info, time.monotonic() - begun))
-    gc.freeze()  # what is there now stays; collections need not walk over it
-    _run(channel, loop)
-    context.close()
-    model.close()
-    return 0
 
 
 def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Context]:
@@ -124,24 +155,16 @@ def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Conte
     return model, Context(model, settings, log)
 
 
-def _generate_one_token(model: Model, context: Context) -> None:
-    """Prove that the model computes before anybody is told that it is ready; also warms the caches up."""
-    context.decode(np.zeros(1, np.int32), np.zeros(1, np.int32), 0, np.ones(1, np.int8))
-    if not np.isfinite(context.logits(-1, model.n_vocab)).all():
-        raise ModelError("the model's first logits are not finite: the file or the build is broken")
-    context.clear(0)
-
-
 def _run(channel: Channel, loop: DecodeLoop) -> None:
     beaten = 0.0
     while True:
-        timeout = 0.0 if loop.running else BEAT_INTERVAL
+        timeout = 0.0 if loop.busy else BEAT_INTERVAL
         while (command := channel.receive(timeout)) is not None:
             if isinstance(command, p.Quit):
                 return
             _obey(loop, command)
             timeout = 0.0
-        if loop.running:
+        if loop.busy:
             loop.step()
         if time.monotonic() - beaten >= BEAT_INTERVAL:
             beaten = time.monotonic()
@@ -154,8 +177,12 @@ def _obey(loop: DecodeLoop, command: p.ToWorker) -> None:
             loop.start(command)
         case p.Cancel():
             loop.cancel(command.request)
-        case p.Drop():
-            loop.drop(command.checkpoints)
+        case p.Park():
+            loop.park(command.request)
+        case p.Mark():
+            loop.mark(command)
+        case p.Save():
+            loop.save(command)
         case p.Clear():
             loop.clear(command.seq)
         case p.Load() | p.Quit():

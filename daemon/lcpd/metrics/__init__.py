@@ -40,12 +40,24 @@ class Metrics:
         )
         self.prompt_tokens = Counter(
             "lcpd_prompt_tokens",
-            "Where did prompt tokens come from: computed, or reused from a slot (vram)?",
+            "Where did prompt tokens come from: computed, the slot itself (vram), another slot (shared), or RAM (ram)?",
             ["source"],
             registry=r,
         )
-        for source in ("computed", "vram"):
+        for source in ("computed", "vram", "shared", "ram"):
             self.prompt_tokens.labels(source)
+        self.preemptions = Counter(
+            "lcpd_preemptions",
+            "How often was a running request parked, and for want of what: a slot, or cells?",
+            ["reason"],
+            registry=r,
+        )
+        for reason in ("slot", "cells"):
+            self.preemptions.labels(reason)
+        self.evictions = Counter("lcpd_slot_evictions", "How often was an idle slot emptied for its cells?", registry=r)
+        self.queue_timeouts = Counter(
+            "lcpd_queue_timeouts", "How many requests were given up because they waited too long?", registry=r
+        )
         self.generation_tokens = Counter("lcpd_generation_tokens", "How many tokens were sampled?", registry=r)
         self.worker_restarts = Counter(
             "lcpd_worker_restarts", "How often was the worker started again, and why?", ["cause"], registry=r

@@ -7,6 +7,7 @@ pass it on unread, and as Python objects where it is used here.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any], bool]] = {
 }
 
 DIALECTS = {"chat": 0, "responses": 1, "anthropic": 2}
+IMPOSSIBLE = -9999.0
+"""The logarithm told for a probability of 0, as OpenAI does."""
 ROLES = {1: "system", 2: "assistant", 3: "user", 4: "tool"}
 
 
@@ -199,7 +202,10 @@ class Request(_Handle):
         super().__init__(_call("request_new", params.handle, model, fields))
 
     def info(self) -> dict[str, Any]:
-        """``stop``, ``n_predict``, ``ignore_eos``, ``preserved_tokens``, ``n_probs`` and ``settings``."""
+        """``stop``, ``n_predict``, ``ignore_eos``, ``preserved_tokens``, ``n_probs``, ``post_sampling_probs``.
+
+        ``settings`` has all fields that were evaluated, as llama-server's ``generation_settings``.
+        """
         return _object(_text("request_info", self.handle))
 
     def probe_grammar(self) -> None:
@@ -260,6 +266,31 @@ class Sampler(_Handle):
         """Tell the chain about a token that was generated earlier."""
         _call("sampler_accept", self.handle, token)
 
+    def probs(
+        self, ctx: int, row: int, token: int, n: int, post: bool = False
+    ) -> tuple[float, list[tuple[int, float]]]:
+        """The natural logarithm of `token`'s probability in a row of the last batch, and the `n` best (id, logarithm).
+
+        Before any sampling; with `post`, as the chain left them in its last step, which can be fewer than `n`.
+        """
+        ids = np.empty(max(n, 1), np.int32)
+        probs = np.empty(max(n, 1), np.float32)
+        own = ctypes.c_float()
+        count = _call(
+            "sampler_probs",
+            self.handle,
+            ctx,
+            row,
+            token,
+            int(post),
+            n,
+            _pointer(ids),
+            _pointer(probs),
+            ctypes.byref(own),
+        )
+        best = zip(ids[:count].tolist(), probs[:count].tolist(), strict=True)
+        return _logarithm(own.value), [(other, _logarithm(p)) for other, p in best]
+
 
 def step_many(samplers: Sequence[Sampler], ctx: int, rows: Sequence[int]) -> list[int]:
     """Sample and accept one token per sampler from the given rows of the last batch of `ctx`; -1 where it failed."""
@@ -316,6 +347,11 @@ def verify(sampler: Sampler, ctx: int, rows: Sequence[int], draft: Tokens) -> li
     out = (ctypes.c_int32 * (len(draft) + 1))()
     count = _call("sampler_verify", sampler.handle, ctx, row_array, _pointer(draft), len(draft), out)
     return list(out[:count])
+
+
+def _logarithm(probability: float) -> float:
+    """The natural logarithm; a bounded one for 0, because JSON has no infinity."""
+    return math.log(probability) if probability > 0 else IMPOSSIBLE
 
 
 def _object(data: bytes) -> dict[str, Any]:

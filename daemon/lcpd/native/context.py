@@ -31,6 +31,8 @@ KV_TYPES = {
 }
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _PARTIAL = llama.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_HEAD = np.dtype([("magic", "<u4"), ("seq", "<i4"), ("streams", "<u4"), ("cells", "<u4"), ("position", "<i4")])
+"""How the bytes of a sequence begin that holds attention cells; `position` is that of its first cell."""
 
 
 class CacheFull(RuntimeError):
@@ -85,9 +87,13 @@ class Context:
         self.n_batch: int = llama.llama_n_batch(self.handle)
         self.n_ubatch: int = llama.llama_n_ubatch(self.handle)
         self.n_embd: int = llama.llama_model_n_embd_inp(model.handle)
-        self.rolls_back = model.kind == "attention"
+        self.scratch = settings.n_seq - 1
+        """The sequence through which state is exported and imported; empty in between."""
+        self.kind = model.kind
+        self.rolls_back = self.kind == "attention"
         """Whether a sequence can be truncated anywhere without a checkpoint."""
         self._batch = _Batch(self.n_batch)
+        self._nothing_rolling = self._make_nothing_rolling()
 
     def close(self) -> None:
         """Free the context."""
@@ -139,10 +145,14 @@ class Context:
 
     def logits(self, row: int, n_vocab: int) -> npt.NDArray[np.float32]:
         """A copy of the logits of a batch row (-1: the last) that asked for them."""
+        return self.logits_view(row, n_vocab).copy()
+
+    def logits_view(self, row: int, n_vocab: int) -> npt.NDArray[np.float32]:
+        """The logits themselves, which samplers read; valid until the next decode."""
         pointer = llama.llama_get_logits_ith(self.handle, row)
         if not pointer:
             raise DecodeError(f"row {row} has no logits")
-        return np.ctypeslib.as_array(pointer, (n_vocab,)).copy()
+        return np.ctypeslib.as_array(pointer, (n_vocab,))
 
     # ---- sequences -------------------------------------------------------------------------------------
 
@@ -158,28 +168,87 @@ class Context:
         """Keep positions below `length`, on models that roll back.  Raises StateError."""
         if not self.rolls_back:
             raise StateError("this model's sequences roll back only with a checkpoint")
+        self.cut(seq, length)
+
+    def cut(self, seq: int, length: int) -> None:
+        """Remove positions from `length` on, of which the rolling state must know nothing.  Raises StateError."""
         if not llama.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise StateError(f"sequence {seq} cannot be truncated to {length}")
+
+    def share(self, source: int, target: int, begin: int, end: int) -> None:
+        """Let `target` hold the cells of `source` at positions [begin, end) too; neither is copied.
+
+        `target` must hold nothing at these positions; recurrent state is shared whole, wherever it stands.
+        """
+        llama.llama_memory_seq_cp(self._memory, source, target, begin, end)
+
+    def drop_rolling(self, seq: int, length: int) -> None:
+        """Remove the recurrent or sliding-window state of a sequence, and all positions from `length` on.
+
+        What is left is the attention KV, to which a checkpoint must be added before it is decoded.  Raises StateError.
+        """
+        if not self.rolls_back:
+            nothing = self._nothing_rolling.copy()
+            if self.kind == "swa":
+                # A section without cells would change nothing, so one cell replaces the window, and is removed below.
+                nothing[: _HEAD.itemsize].view(_HEAD)["position"] = length
+            self.read_state(seq, nothing, partial=True)
+        self.cut(seq, length)
+
+    # ---- state as bytes --------------------------------------------------------------------------------
+
+    def state_size(self, seq: int, partial: bool) -> int:
+        """Bytes of a sequence's state; `partial`: only what cannot be truncated (recurrent, sliding window)."""
+        return int(llama.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL if partial else 0))
+
+    def write_state(self, seq: int, into: Bytes, partial: bool) -> None:
+        """Write a sequence's state into exactly `state_size` bytes.  Raises StateError."""
+        flags = _PARTIAL if partial else 0
+        written = llama.llama_state_seq_get_data_ext(self.handle, _u8(into), len(into), seq, flags)
+        if written != len(into):
+            raise StateError(f"the state of sequence {seq} should have {len(into)} bytes, {written} were written")
+
+    def read_state(self, seq: int, data: Bytes, partial: bool) -> None:
+        """Replace a sequence's state (`partial`: its rolling state) by what `write_state` gave.
+
+        Raises StateError where the bytes are refused; the sequence must then be cleared.  Bytes that are damaged
+        in other ways than truncated are *not* refused, and give wrong logits.
+        """
+        flags = _PARTIAL if partial else 0
+        read = llama.llama_state_seq_set_data_ext(self.handle, _u8(data), len(data), seq, flags)
+        if read != len(data):
+            what = "a checkpoint" if partial else "a segment"
+            raise StateError(f"{what} of {len(data)} bytes was not accepted: no free cells, or of another context")
+
+    def cells_in(self, segment: Bytes) -> int:
+        """How many tokens' attention KV the bytes of a segment hold; recurrent models have none."""
+        if self.kind == "recurrent" or len(segment) < _HEAD.itemsize:
+            return 0
+        return int(segment[: _HEAD.itemsize].view(_HEAD)["cells"][0])
 
     def take_checkpoint(self, seq: int) -> Bytes:
         """The recurrent or sliding-window state of a sequence as it stands now."""
-        size = llama.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL)
-        data = np.empty(size, np.uint8)
-        written = llama.llama_state_seq_get_data_ext(self.handle, _u8(data), size, seq, _PARTIAL)
-        if written != size:
-            raise StateError(f"a checkpoint of sequence {seq} should have {size} bytes, {written} were written")
+        data = np.empty(self.state_size(seq, partial=True), np.uint8)
+        self.write_state(seq, data, partial=True)
         return data
 
     def restore_checkpoint(self, seq: int, checkpoint: Bytes, length: int) -> None:
-        """Roll a live sequence back to `length`, where `checkpoint` was taken.  Raises StateError."""
-        read = llama.llama_state_seq_set_data_ext(self.handle, _u8(checkpoint), len(checkpoint), seq, _PARTIAL)
-        if read != len(checkpoint):
-            raise StateError(f"a checkpoint of {len(checkpoint)} bytes was not accepted by sequence {seq}")
-        # Only after the state is back does removing the tail agree with it.
-        if not llama.llama_memory_seq_rm(self._memory, seq, length, -1):
-            raise StateError(f"sequence {seq} cannot be truncated to {length}")
+        """Bring a sequence to `length`, where `checkpoint` was taken, if it holds the KV up to there.
+
+        Raises StateError.
+        """
+        self.read_state(seq, checkpoint, partial=True)
+        self.cut(seq, length)  # only after the state is back does removing the tail agree with it
         if self.last_position(seq) != length - 1:
             raise StateError(f"sequence {seq} ends at {self.last_position(seq)} instead of {length - 1}")
+
+    def _make_nothing_rolling(self) -> Bytes:
+        """What `read_state` takes to remove a sequence's rolling state."""
+        if self.kind == "swa":
+            self.decode([0], [0], self.scratch, logits=1)
+        data = self.take_checkpoint(self.scratch)
+        self.clear(self.scratch)
+        return data
 
 
 class _Batch:

@@ -1,51 +1,52 @@
 """Brings prompts to slots and the engine's messages back to their generations.
 
-The dispatcher is the only owner of the queue, the slots and the running generations.  It decides with the pure
-functions of :mod:`lcpd.scheduler.slots` and acts through `send`.
+The dispatcher is the only owner of the scheduler's :class:`State`: the requests, the slots, and what commands in
+flight hold in the arena.  It asks :func:`lcpd.scheduler.decide.decide` what to do until there
+is nothing to do, whenever something has happened or the time has come.
 
     generation    leaves it when                          then
     ----------    --------------                          ----
-    waiting       a slot is idle and the engine is up     running
+    waiting       Launch (see `decide`)                   running
     waiting       closed                                  gone
+    waiting       Expire                                  over with QueueTimedOut
     running       Finished, Failed                        over; the slot is idle
+    running       Parked                                  parked: waits with what it has generated; the slot is idle
     running       closed                                  Cancel is sent; over when the engine confirms
     running       the engine crashes before its first     waiting, first in line (once); gone if it was closed
                   token
     running       the engine dies later, or hangs         over with EngineDied
+    parked        Launch                                  running, with the same id; its consumer does not notice
+    parked        closed                                  Cancel is sent; gone
+    parked        the engine dies                         as running
     any           the engine fails for good               over with EngineFailed
+
+What always holds: a slot is busy just while one request's `stay` is on it; the cells of all slots, shared ones once,
+do not exceed the cache's except while replies outgrow what was reserved for them, which parks or evicts at once; what
+is reserved in the arena belongs to a command in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
-import numpy as np
-
+from lcpd.cache.cache import PromptCache
 from lcpd.engine import protocol as p
-from lcpd.engine.supervisor import NotReadyError
 from lcpd.metrics import Metrics
-from lcpd.scheduler import slots as s
-from lcpd.scheduler.generation import (
-    Begun,
-    Done,
-    EngineDied,
-    EngineFailed,
-    Generation,
-    GenerationFailed,
-    GenerationRefused,
-    Progress,
-    Prompt,
-    QueueFull,
-    Text,
-)
-
-log = logging.getLogger(__name__)
+from lcpd.scheduler import decide as d
+from lcpd.scheduler.actions import Actions
+from lcpd.scheduler.clock import Clock, LoopClock, Timer
+from lcpd.scheduler.generation import EngineDied, EngineFailed, Generation, Prompt, QueueFull
+from lcpd.scheduler.keeper import Keeper
+from lcpd.scheduler.news import News
+from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.request import Request
+from lcpd.scheduler.slots import Slot
+from lcpd.scheduler.snapshot import snapshot
+from lcpd.scheduler.state import State
+from lcpd.scheduler.table import SlotTable
+from lcpd.scheduler.view import Snapshot
 
 
 class Dispatcher:
@@ -55,40 +56,41 @@ class Dispatcher:
         self,
         model: str,
         slots: int,
-        checkpoints: int,
-        queue_size: int,
+        policy: Policy,
+        cache: PromptCache,
         send: Callable[[p.ToWorker], None],
         metrics: Metrics,
+        clock: Clock | None = None,
     ) -> None:
-        """`checkpoints`: how many to keep per slot on models that need them."""
-        self._model = model
-        self._checkpoint_limit = checkpoints
-        self._queue_size = queue_size
-        self._send = send
+        """`send` raises NotReadyError while there is no engine."""
+        self._state = State(policy, SlotTable(slots), Keeper(cache, policy, metrics))
+        self._actions = Actions(model, self._state, send, metrics)
+        self._news = News(self._state, metrics)
         self._metrics = metrics
-        self._slots = {seq: s.Slot(seq) for seq in range(slots)}
-        self._waiting: deque[Generation] = deque()
-        self._running: dict[int, tuple[Generation, int]] = {}
+        self._clock = clock or LoopClock()
         self._ids = itertools.count(1)
-        self._checkpoint_ids = itertools.count(1)
-        self._up = False
+        self._timer: Timer | None = None
         self._failed: str | None = None
         self._info: asyncio.Future[p.ModelInfo] = asyncio.get_running_loop().create_future()
 
     @property
-    def slots(self) -> list[s.Slot]:
+    def slots(self) -> list[Slot]:
         """What each slot holds."""
-        return list(self._slots.values())
+        return list(self._state.table)
 
     @property
     def running(self) -> int:
         """Generations that hold a slot."""
-        return len(self._running)
+        return len(self._state.running)
 
     @property
     def waiting(self) -> int:
         """Generations that wait for a slot."""
-        return len(self._waiting)
+        return len(self._state.waiting)
+
+    def snapshot(self) -> Snapshot:
+        """What each slot does, and who waits."""
+        return snapshot(self._state.view(), self._state.requests.values(), self._clock.now())
 
     async def model_info(self) -> p.ModelInfo:
         """Facts about the loaded model; waits for the first load.  Raises EngineFailed."""
@@ -98,89 +100,63 @@ class Dispatcher:
         """Queue a prompt.  Raises QueueFull or EngineFailed."""
         if self._failed is not None:
             raise EngineFailed(self._failed)
-        if len(self._waiting) >= self._queue_size:
-            raise QueueFull(f"{len(self._waiting)} requests wait already (server.queue_size)")
-        generation = Generation(next(self._ids), prompt, time.monotonic(), self._close)
-        self._waiting.append(generation)
+        new = sum(not request.attempts for request in self._state.waiting)
+        if new >= self._state.policy.queue_size:
+            raise QueueFull(f"{new} requests wait already (server.queue_size)", self._state.retry_after())
+        now = self._clock.now()
+        generation = Generation(next(self._ids), prompt, now, self._close)
+        self._state.requests[generation.id] = Request(generation, since=now)
         self._pump()
         return generation
 
     def _close(self, generation: Generation) -> None:
-        if generation in self._waiting:
-            self._waiting.remove(generation)
-            self._show_load()
-        elif generation.id in self._running:
-            generation.closed = True
-            self._try_send(p.Cancel(self._model, generation.id))
-
-    # ---- placing ---------------------------------------------------------------------------------------
+        request = self._state.requests.get(generation.id)
+        if request is None or request.closed:
+            return
+        if request.stay is not None:
+            request.closed = True
+            self._actions.cancel(request)
+            return
+        del self._state.requests[request.id]
+        if request.parked:
+            self._actions.cancel(request)
+        self._pump()
 
     def _pump(self) -> None:
-        """Start waiting generations while there are idle slots."""
-        while self._up and self._waiting:
-            placement = s.place(self.slots, self._waiting[0].prompt.tokens, self._rolls_back)
-            if placement is None:
-                break
-            self._start(self._waiting.popleft(), placement)
+        """Decide and act until nothing is to be done for now."""
+        now = self._clock.now()
+        while action := d.decide(view := self._state.view(), now):
+            self._actions.perform(action, now)
+        if not any(stay.parking for _, stay in self._state.running):
+            # Nothing more can be done about it; the engine says so again when it still lacks cells.
+            self._state.starved = 0
+        if self._timer is not None:
+            self._timer.cancel()
+        moment = d.next_moment(view, now)
+        self._timer = None if moment is None else self._clock.call_later(moment - now, self._pump)
         self._show_load()
 
-    def _start(self, generation: Generation, placement: s.Placement) -> None:
-        prompt, resume, seq = generation.prompt, placement.resume, placement.slot.seq
-        length = len(prompt.tokens)
-        positions = s.checkpoint_positions(prompt.spans, 0, length) if self._takes_checkpoints else []
-        self._replace(replace(s.rewound(placement.slot, resume), busy=True))
-        self._running[generation.id] = (generation, seq)
-        generation.attempts += 1
-        self._try_send(
-            p.Start(
-                model=self._model,
-                request=generation.id,
-                seq=seq,
-                tokens=p.pack(prompt.tokens),
-                begin=resume.begin,
-                restore=resume.restore.id if resume.restore else -1,
-                checkpoints={at: next(self._checkpoint_ids) for at in positions},
-                fields=prompt.sampling,
-                max_tokens=prompt.max_tokens,
-            )
-        )
-
-    @property
-    def _rolls_back(self) -> bool:
-        return self._info.done() and self._info.result().kind == "attention"
-
-    @property
-    def _takes_checkpoints(self) -> bool:
-        return self._checkpoint_limit > 0 and not self._rolls_back
-
-    def _replace(self, slot: s.Slot) -> None:
-        """Put a new version of a slot in place; checkpoints that it no longer lists are dropped in the worker."""
-        kept = {c.id for c in slot.checkpoints}
-        dropped = [c.id for c in self._slots[slot.seq].checkpoints if c.id not in kept]
-        self._slots[slot.seq] = slot
-        if dropped and self._up:
-            self._try_send(p.Drop(self._model, dropped))
-
-    def _try_send(self, message: p.ToWorker) -> None:
-        try:
-            self._send(message)
-        except NotReadyError:
-            # The supervisor is about to report the death, which settles everything that ran.
-            log.debug("not sent, the engine is down: %s", type(message).__name__)
-
     def _show_load(self) -> None:
-        self._metrics.running.set(len(self._running))
-        self._metrics.waiting.set(len(self._waiting))
+        self._metrics.running.set(self.running)
+        self._metrics.waiting.set(self.waiting)
 
     # ---- what the engine says (engine.supervisor.Listener) ---------------------------------------------
 
+    def on_message(self, message: p.FromWorker) -> None:
+        """One message of the running engine."""
+        if self._news.take(message, self._clock.now()):
+            self._pump()
+
     def on_up(self, info: p.ModelInfo) -> None:
         """The engine is ready, all its sequences are empty."""
-        self._slots = {seq: s.Slot(seq) for seq in self._slots}
+        state = self._state
+        state.keeper.configure(info)
+        state.table.reset()
+        state.table.capacity = info.n_ctx
+        state.up = True
         if self._info.done():
             self._info = asyncio.get_running_loop().create_future()
         self._info.set_result(info)
-        self._up = True
         self._pump()
 
     def on_down(self, reason: str, cause: str) -> None:
@@ -188,106 +164,36 @@ class Dispatcher:
 
         After a hang nothing is run again: whatever blocked the loop would block it once more.
         """
-        self._up = False
         self._metrics.worker_restarts.labels(cause).inc()
-        self._slots = {seq: s.Slot(seq) for seq in self._slots}
-        again = []
-        for generation, _ in self._running.values():
-            if generation.closed:
+        state = self._state
+        state.up, state.starved = False, 0
+        state.keeper.lost()
+        state.table.reset()
+        error = EngineDied(f"the engine died while it worked on this request: {_first_line(reason)}")
+        for request in list(state.requests.values()):
+            if request.stay is None and not request.parked:
                 continue
-            if generation.emitted or generation.attempts > 1 or cause == "hang":
-                generation.emit(EngineDied(f"the engine died while it worked on this request: {_first_line(reason)}"))
+            if request.closed:
+                del state.requests[request.id]
+            elif request.emitted or request.attempts > 1 or cause == "hang":
+                del state.requests[request.id]
+                request.generation.emit(error)
             else:
-                again.append(generation)
-        self._running.clear()
-        self._waiting.extendleft(reversed(again))
-        self._show_load()
+                request.run_again(self._clock.now())
+        self._pump()
 
     def on_failed(self, reason: str) -> None:
         """The engine will not come back."""
-        self._up = False
+        self._state.up = False
         self._failed = _first_line(reason)
         error = EngineFailed(self._failed)
-        for generation in [*(g for g, _ in self._running.values()), *self._waiting]:
-            generation.emit(error)
-        self._running.clear()
-        self._waiting.clear()
-        self._show_load()
+        for request in self._state.requests.values():
+            request.generation.emit(error)
+        self._state.requests.clear()
+        self._pump()
         if not self._info.done():
             self._info.set_exception(error)
             self._info.exception()  # whoever asks gets it; nobody has to
-
-    def on_message(self, message: p.FromWorker) -> None:
-        """One message about running requests."""
-        match message:
-            case p.Step(outputs=outputs):
-                for output in outputs:
-                    self._on_output(output)
-            case p.Started(request=request) if request in self._running:
-                self._on_started(*self._running[request], message.begin)
-            case p.Prefilled(request=request) if request in self._running:
-                self._on_prefilled(*self._running[request], message.done)
-            case p.Checkpointed(request=request) if request in self._running:
-                self._on_checkpoint(self._running[request][1], message)
-            case p.Finished(request=request) if request in self._running:
-                self._on_finished(*self._running.pop(request), message)
-            case p.Failed(request=request) if request in self._running:
-                generation, seq = self._running.pop(request)
-                self._replace(s.Slot(seq))
-                failed = GenerationRefused if message.code == "invalid" else GenerationFailed
-                generation.emit(failed(message.message))
-                self._pump()
-            case p.Evicted(seq=seq):
-                self._replace(s.Slot(seq, busy=self._slots[seq].busy))
-
-    def _on_output(self, output: p.Output) -> None:
-        if output.request not in self._running:
-            return
-        generation, _ = self._running[output.request]
-        if not generation.emitted:
-            generation.emitted = True
-            self._metrics.time_to_first_token.observe(time.monotonic() - generation.arrived)
-        self._metrics.generation_tokens.inc(len(output.tokens))
-        generation.emit(Text(tuple(output.tokens), output.text))
-
-    def _on_started(self, generation: Generation, seq: int, begin: int) -> None:
-        # The worker begins earlier than asked when the sequence did not hold what was expected.
-        self._replace(s.rewound(self._slots[seq], s.Resume(begin)))
-        generation.cached = generation.done = begin
-        self._metrics.prompt_tokens.labels("vram").inc(begin)
-        generation.emit(Begun(begin))
-
-    def _on_prefilled(self, generation: Generation, seq: int, done: int) -> None:
-        self._metrics.prompt_tokens.labels("computed").inc(done - generation.done)
-        generation.done = done
-        self._replace(replace(self._slots[seq], tokens=generation.prompt.tokens[:done]))
-        generation.emit(Progress(done))
-
-    def _on_checkpoint(self, seq: int, message: p.Checkpointed) -> None:
-        self._metrics.checkpoint_bytes.inc(message.size_bytes)
-        slot = self._slots[seq]
-        taken = s.Checkpoint(message.checkpoint, message.position)
-        # The new one is listed before thinning, so that dropping it too reaches the worker.
-        self._slots[seq] = slot = replace(slot, checkpoints=(*slot.checkpoints, taken))
-        kept, _ = s.thin(slot.checkpoints, self._checkpoint_limit)
-        self._replace(replace(slot, checkpoints=kept))
-
-    def _on_finished(self, generation: Generation, seq: int, message: p.Finished) -> None:
-        held = np.concatenate([generation.prompt.tokens[: generation.done], p.unpack(message.held)])
-        self._replace(replace(self._slots[seq], tokens=held, busy=False, last_used=time.monotonic()))
-        self._metrics.prefill.observe(message.prefill_seconds)
-        generation.emit(
-            Done(
-                reason=message.reason,
-                text=message.text,
-                stop=message.stop,
-                cached=generation.cached,
-                generated=message.generated,
-                prefill_seconds=message.prefill_seconds,
-                decode_seconds=message.decode_seconds,
-            )
-        )
-        self._pump()
 
 
 def _first_line(text: str) -> str:

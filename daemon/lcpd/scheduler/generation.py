@@ -7,9 +7,31 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lcpd.engine.protocol import Reason, TokenProbs
+from lcpd.scheduler.backlog import Backlog
+from lcpd.scheduler.events import Begun, Done, Event, Progress, Text
 from lcpd.scheduler.slots import Span, Tokens
 
-Reason = Literal["stop", "stop-string", "length", "cancelled"]
+__all__ = [
+    "Begun",
+    "Done",
+    "EngineDied",
+    "EngineFailed",
+    "Event",
+    "Generation",
+    "GenerationFailed",
+    "GenerationRefused",
+    "Priority",
+    "Progress",
+    "Prompt",
+    "QueueFull",
+    "QueueTimedOut",
+    "Reason",
+    "Text",
+    "TokenProbs",
+]
+
+Priority = Literal["interactive", "background"]
 
 
 @dataclass(frozen=True)
@@ -23,50 +45,27 @@ class Prompt:
     """Fields for the engine's sampler (JSON)."""
     max_tokens: int
     """At least 1; prompt and reply together fit into the context."""
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The prompt runs; its first `cached` tokens were already in the slot."""
-
-    cached: int
-
-
-@dataclass(frozen=True)
-class Progress:
-    """`done` of the prompt's tokens are computed."""
-
-    done: int
-
-
-@dataclass(frozen=True)
-class Text:
-    """Sampled tokens, and the text that can be shown now."""
-
-    tokens: tuple[int, ...]
-    text: str
-
-
-@dataclass(frozen=True)
-class Done:
-    """The reply is complete.  Times in seconds."""
-
-    reason: Reason
-    text: str
-    """The rest of the text."""
-    stop: str
-    """The stop string that ended it, or ""."""
-    cached: int
-    generated: int
-    prefill_seconds: float
-    decode_seconds: float
-
-
-Event = Begun | Progress | Text | Done
+    min_tokens: int = 0
+    """Generated tokens before an end-of-generation token may be sampled."""
+    priority: Priority = "interactive"
+    client: str = ""
+    """Whom it is for: clients take turns in the queue."""
 
 
 class QueueFull(RuntimeError):
-    """Too many requests wait already; try again later."""
+    """Too many requests wait already; try again after about `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueTimedOut(RuntimeError):
+    """The request waited too long for its turn; try again after about `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class EngineFailed(RuntimeError):
@@ -94,34 +93,32 @@ class Generation:
     arrived: float
     """Monotonic seconds."""
     on_close: Callable[[Generation], None]
-    _events: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
-    cached: int = 0
-    done: int = 0
-    """Prompt tokens that the slot holds."""
-    emitted: bool = False
-    """Whether a token has been given out; until then the request can be run anew unnoticed."""
-    attempts: int = 0
-    closed: bool = False
-    """Whether nobody listens any more while it still runs."""
+    _backlog: Backlog = field(default_factory=Backlog)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False
 
     def emit(self, event: Event | Exception) -> None:
         """Hand an event, or the error that ends the generation, to the consumer."""
         self.over = self.over or isinstance(event, Done | Exception)
-        self._events.put_nowait(event)
+        self._backlog.add(event)
+        self._more.set()
+
+    @property
+    def unread(self) -> int:
+        """Events that the consumer has not taken yet; consecutive ones of a kind are one."""
+        return len(self._backlog)
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """All events up to Done, each time as many as have come; raises the error that ended the generation."""
         while True:
-            batch = [await self._events.get()]
-            while not self._events.empty():
-                batch.append(self._events.get_nowait())
-            events = [event for event in batch if not isinstance(event, Exception)]
+            await self._more.wait()
+            self._more.clear()
+            events, error = self._backlog.take()
             if events:
                 yield events
-            if error := next((event for event in batch if isinstance(event, Exception)), None):
+            if error is not None:
                 raise error
-            if isinstance(events[-1], Done):
+            if events and isinstance(events[-1], Done):
                 return
 
     def close(self) -> None:

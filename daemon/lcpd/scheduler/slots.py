@@ -1,55 +1,29 @@
-"""What the slots hold and where a prompt goes: pure functions over plain data.
+"""What the slots hold, and from where a prompt can go on: pure functions over plain data.
 
 Nothing here changes its arguments; times and lengths are plain numbers that come in from outside.
+
+    source of [0, shared)      resume points on pure attention    on models that cannot be truncated anywhere
+    ---------------------      -------------------------------    -------------------------------------------
+    the slot itself            everywhere                         its live end; checkpoints
+    another slot               everywhere                         checkpoints
+    none: RAM alone            everywhere                         checkpoints
+
+What RAM holds can follow what a slot holds.  A resume point lies before the last token, which is always computed:
+logits are not part of a sequence's state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from lcpd.scheduler.cells import Runs
+
 Tokens = npt.NDArray[np.int32]
 EMPTY: Tokens = np.empty(0, np.int32)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Recurrent or sliding-window state after exactly `position` tokens."""
-
-    id: int
-    position: int
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A live sequence and what it holds."""
-
-    seq: int
-    tokens: Tokens = field(default_factory=lambda: EMPTY)
-    """The tokens whose state the sequence holds."""
-    checkpoints: tuple[Checkpoint, ...] = ()
-    """Ascending by position; all of them lie on `tokens`."""
-    busy: bool = False
-    last_used: float = 0.0
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Where a sequence goes on: it keeps [0, begin), rolled back with `restore` where that is not None."""
-
-    begin: int
-    restore: Checkpoint | None = None
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A slot for a prompt, and where computing begins on it."""
-
-    slot: Slot
-    resume: Resume
 
 
 @dataclass(frozen=True)
@@ -61,6 +35,61 @@ class Span:
     length: int
 
 
+@dataclass(frozen=True)
+class Slot:
+    """A live sequence and what it holds."""
+
+    seq: int
+    tokens: Tokens = field(default_factory=lambda: EMPTY)
+    """The tokens whose state the sequence holds; while a reply is decoded, without the reply."""
+    runs: Runs = ()
+    """Its cells; those of a running request include what is reserved for it."""
+    request: int | None = None
+    """The one that runs on it."""
+    last_used: float = 0.0
+    saved: int = 0
+    """Tokens that were in RAM too when it became idle."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request runs on it."""
+        return self.request is not None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What RAM holds of one prompt."""
+
+    covered: int = 0
+    """Its first tokens whose segments are there."""
+    checkpoints: tuple[int, ...] = ()
+    """Positions on its path, ascending."""
+    segments: tuple[tuple[int, int], ...] = ()
+    """Begin and end of each, ascending; the last one may reach beyond what is covered."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How a sequence is brought to where computing begins."""
+
+    begin: int
+    source: int = -1
+    """The sequence whose [0, shared) is used; -1: none."""
+    shared: int = 0
+    restore: bool = False
+    """Whether the checkpoint at `begin` is applied."""
+    peak: int = 0
+    """Cells that are held at most on the way there: a segment is read whole, beside what is held already."""
+
+    @property
+    def restored(self) -> int:
+        """Tokens that come from RAM."""
+        return self.begin - self.shared
+
+
+COLD = Resume(0)
+
+
 def common_prefix(a: Tokens, b: Tokens) -> int:
     """Length of the longest common prefix (LCP)."""
     size = min(len(a), len(b))
@@ -68,67 +97,30 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     return int(different[0]) if len(different) else size
 
 
-def resume_point(slot: Slot, prompt: Tokens, rolls_back: bool) -> Resume:
-    """The best place on this slot to go on from.
+def resumes(prompt: Tokens, source: Slot | None, own: bool, known: Known, rolls_back: bool) -> Iterator[Resume]:
+    """The ways for a prompt to go on from `source`; each is the best of its kind.
 
-    `rolls_back`: a sequence can be truncated anywhere (pure attention).  Otherwise only its live end and its
-    checkpoints are resume points.  At least the last prompt token is computed again, because logits are not part of
-    a sequence's state.
+    `own`: the source is the slot that the prompt is to run on.  `rolls_back`: a sequence can be truncated anywhere
+    (pure attention).
     """
-    usable = min(common_prefix(slot.tokens, prompt), len(prompt) - 1)
-    if rolls_back or usable == len(slot.tokens):
-        return Resume(usable)
-    best = max((c for c in slot.checkpoints if c.position <= usable), key=lambda c: c.position, default=None)
-    return Resume(best.position, best) if best else Resume(0)
+    last = len(prompt) - 1
+    live = min(common_prefix(source.tokens, prompt), last) if source else 0
+    reach = min(max(live, known.covered), last)
+    if rolls_back:
+        yield _from(source, live, reach, False, known)
+        return
+    at_live_end = own and source is not None and live == len(source.tokens)
+    if at_live_end and live:
+        yield _from(source, live, live, False, known)
+    begin = max((at for at in known.checkpoints if at <= reach), default=0)
+    if begin and not (at_live_end and begin <= live):
+        yield _from(source, live, begin, True, known)
+    elif source is None:
+        yield COLD
 
 
-def place(slots: Sequence[Slot], prompt: Tokens, rolls_back: bool) -> Placement | None:
-    """The idle slot on which the prompt costs least, or None when all are busy.
-
-    The cost is the tokens to compute now plus the tokens that the slot holds beyond the resume point: those would
-    have to be computed again when their conversation returns.  Among equals the one used longest ago is taken.
-    """
-    idle = [Placement(slot, resume_point(slot, prompt, rolls_back)) for slot in slots if not slot.busy]
-
-    def cost(placement: Placement) -> tuple[int, float]:
-        begin = placement.resume.begin
-        return (len(prompt) - begin) + (len(placement.slot.tokens) - begin), placement.slot.last_used
-
-    return min(idle, key=cost, default=None)
-
-
-def rewound(slot: Slot, resume: Resume) -> Slot:
-    """The slot once it has been rolled back: what lies beyond the resume point is gone."""
-    return replace(
-        slot,
-        tokens=slot.tokens[: resume.begin],
-        checkpoints=tuple(c for c in slot.checkpoints if c.position <= resume.begin),
-    )
-
-
-def checkpoint_positions(spans: Sequence[Span], begin: int, length: int) -> list[int]:
-    """Where to take checkpoints while prompt tokens [begin, length) are computed; ascending.
-
-    The end of the head (the system text with its tools), the start of the last user message, and the end of the last
-    message before the generation prompt: the last position that the next turn still shares, because templates render
-    a reply in the history differently from the beginning of a reply.
-    """
-    wanted = set()
-    if spans and spans[0].role == "system":
-        wanted.add(spans[0].begin + spans[0].length)
-    users = [span.begin for span in spans if span.role == "user"]
-    if users:
-        wanted.add(users[-1])
-    if spans:
-        last = spans[-1]
-        wanted.add(last.begin if last.role == "assistant" else last.begin + last.length)
-    return sorted(at for at in wanted if begin < at < length)
-
-
-def thin(checkpoints: Sequence[Checkpoint], limit: int) -> tuple[tuple[Checkpoint, ...], list[Checkpoint]]:
-    """At most `limit` checkpoints (kept, dropped): the first, which is the head, and the latest ones."""
-    ordered = sorted(checkpoints, key=lambda c: c.position)
-    if len(ordered) <= limit:
-        return tuple(ordered), []
-    kept = [*ordered[:1], *ordered[len(ordered) - limit + 1 :]] if limit > 1 else ordered[len(ordered) - limit :]
-    return tuple(kept), [c for c in ordered if c not in kept]
+def _from(source: Slot | None, live: int, begin: int, restore: bool, known: Known) -> Resume:
+    shared = min(live, begin)
+    needed = [(start, end) for start, end in known.segments if end > shared and start < begin]
+    peak = max(shared + needed[0][1] - needed[0][0], needed[-1][1]) if needed and begin > shared else 0
+    return Resume(begin, source.seq if source and shared else -1, shared, restore, peak)

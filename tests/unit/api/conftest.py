@@ -14,6 +14,9 @@ from fakes.chat import chat_command
 from fakes.worker import load, worker_command
 from lcpd.api.app import create_app
 from lcpd.api.context import Context
+from lcpd.app import policy_of
+from lcpd.cache.arena import Arena
+from lcpd.cache.cache import PromptCache
 from lcpd.chat.client import ChatClient, ChatSettings
 from lcpd.config import Settings
 from lcpd.config import load as load_settings
@@ -41,12 +44,20 @@ async def make_client() -> AsyncIterator[MakeClient]:
         async def make(script: dict | None = None, wait: bool = True, **changes: object) -> TestClient:
             settings = settings_with(**{"model__slots": 2, "engine__crash_limit": 2, **changes})
             metrics = Metrics()
+            arena = Arena(1 << 20)
+            stack.callback(arena.close)
             dispatcher = Dispatcher(
-                "fake", settings.model.slots, 8, settings.server.queue_size, lambda m: supervisor.send(m), metrics
+                model="fake",
+                slots=settings.model.slots,
+                policy=policy_of(settings),
+                cache=PromptCache(arena),
+                send=lambda message: supervisor.send(message),
+                metrics=metrics,
             )
             supervisor = Supervisor(
                 WorkerSettings(
-                    load=load(slots=settings.model.slots, n_ctx=settings.model.ctx or 4096),
+                    load=load(slots=settings.model.slots, n_ctx=settings.model.ctx or 4096, arena_bytes=arena.size),
+                    descriptors=(arena.fd,),
                     command=worker_command(**(script or {})),
                     restart=RestartPolicy(backoff=0.05, crash_limit=settings.engine.crash_limit),
                     stop_timeout=2,

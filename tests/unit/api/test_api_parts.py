@@ -14,6 +14,7 @@ from lcpd.api.anthropic import MessageStream, content_blocks
 from lcpd.api.bodies import ChatBody, parse
 from lcpd.api.errors import ApiError, blamed_field
 from lcpd.api.normalise import chat_body, messages_body
+from lcpd.api.sampling import engine_fields
 from lcpd.api.stream import with_heartbeats
 from lcpd.api.turn import Finished, Usage
 from lcpd.scheduler.generation import Done
@@ -63,8 +64,10 @@ def test_brackets_in_strings_are_not_nesting():
 
 
 def test_null_counts_as_absent():
-    parsed, _ = parse(b'{"messages":[{"role":"user","content":null}],"max_tokens":null,"stop":null}', ChatBody, 10)
-    assert parsed.max_tokens is None
+    body = b'{"messages":[{"role":"user","content":null}],"max_tokens":null,"stop":null,"stream":null}'
+    parsed, plain = parse(body, ChatBody, 10)
+    assert parsed.stream is None
+    assert engine_fields(plain, 0).keys() == {"messages"}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,7 @@ def test_null_counts_as_absent():
         ("Invalid tool_choice: maybe", ["messages", "tool_choice"], "tool_choice"),
         ("Field 'repeat_last_n' must be at least -1", ["prompt", "repeat_last_n"], "repeat_last_n"),
         ("JSON schema conversion failed: unrecognised type", ["response_format"], "response_format"),
+        ("the schema's keyword not (at #) is not supported", ["json_schema"], "json_schema"),
         ("JSON schema conversion failed in a tool", ["tools"], "tools"),
         ("the sampler could not be made: the grammar does not compile", ["grammar"], "grammar"),
         ("the grammar does not compile", ["messages"], "messages"),
@@ -198,7 +202,7 @@ def test_origins(origin, allowed):
 )
 def test_keys(authorization, x_api_key, known):
     keys = guard.read_keys("# comment\none\n\n  two \n")
-    assert guard.key_is_known(authorization, x_api_key, keys) is known
+    assert (guard.known_key(authorization, x_api_key, keys) in keys) is known
 
 
 # ---- Anthropic -------------------------------------------------------------------------------------------

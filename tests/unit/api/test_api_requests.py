@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fakes.api import chat_body, context_of
+from fakes.api import chat_body, context_of, until
 from fakes.chat import DIE, HANG, refuse
 
 CHAT = "/v1/chat/completions"
@@ -131,9 +131,9 @@ async def test_computed_and_reused_tokens_add_up_over_finished_and_cancelled_req
         _, body = await post(client, CHAT, chat_body("a shared beginning " * 5 + str(i)))
         total += body["usage"]["prompt_tokens"]
     sample = context_of(client).metrics.registry.get_sample_value
-    sources = [sample("lcpd_prompt_tokens_total", {"source": s}) for s in ("computed", "vram")]
+    sources = [sample("lcpd_prompt_tokens_total", {"source": s}) or 0 for s in ("computed", "vram", "shared", "ram")]
     assert sum(sources) == total
-    assert sources[1] > 0
+    assert sum(sources[1:]) > 0
 
 
 async def test_openmetrics_are_given_to_those_who_ask(make_client):
@@ -170,3 +170,125 @@ async def test_the_same_routes_answer_without_v1(make_client):
     for path in ("/chat/completions", "/v1/chat/completions"):
         assert (await post(client, path, chat_body("x")))[0] == 200
     assert (await client.head("/")).status == 200
+
+
+async def test_a_request_that_waits_too_long_is_told_so_in_the_dialect_of_its_route(make_client):
+    client = await make_client({"decode_seconds": 0.05}, model__slots=1, scheduler__queue_timeout=0.2)
+    endless = await client.post(CHAT, json=chat_body("x", stream=True, ignore_eos=True))
+    response = await client.post(CHAT, json=chat_body("y"))
+    assert response.status == 503
+    assert int(response.headers["Retry-After"]) > 0
+    assert (await response.json())["error"]["code"] == "queue_timeout"
+    # The headers of a stream are out before it waits.
+    streamed = await client.post(CHAT, json=chat_body("z", stream=True))
+    assert streamed.status == 200
+    assert '"code":"queue_timeout"' in await streamed.text()
+    claude = await (await client.post("/v1/messages", json=chat_body("z", stream=True, max_tokens=9))).text()
+    assert "event: error" in claude
+    endless.close()
+
+
+# ---- several replies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat_body("x")), ("/v1/completions", {"prompt": "x" * 9})])
+async def test_n_replies_of_one_prompt(make_client, path, body):
+    client = await make_client({"reply": "fine"}, model__slots=2)
+    status, one = await post(client, path, body)
+    status, five = await post(client, path, {**body, "n": 5})
+    assert status == 200
+    assert [c["index"] for c in five["choices"]] == [0, 1, 2, 3, 4]
+    assert all((c.get("text") or c["message"]["content"]) == "fine" for c in five["choices"])
+    assert five["usage"]["prompt_tokens"] == one["usage"]["prompt_tokens"]
+    assert five["usage"]["completion_tokens"] == 5 * one["usage"]["completion_tokens"]
+
+
+async def test_anthropics_dialect_has_one_reply_whatever_else_a_body_has(make_client):
+    client = await make_client({"reply": "fine"})
+    status, body = await post(client, "/v1/messages", chat_body("x", max_tokens=9, n=[], min_tokens="x"))
+    assert (status, body["content"][0]["text"]) == (200, "fine")
+
+
+async def test_replies_that_do_not_all_fit_into_the_queue_are_none(make_client):
+    client = await make_client({"decode_seconds": 0.02}, model__slots=1, server__queue_size=2)
+    response = await client.post(CHAT, json=chat_body("x", n=9, ignore_eos=True))
+    assert response.status == 429
+    dispatcher = context_of(client).dispatcher
+    await until(lambda: dispatcher.running == dispatcher.waiting == 0)
+
+
+async def test_a_client_that_goes_away_ends_all_its_replies(make_client):
+    client = await make_client({"decode_seconds": 0.02}, model__slots=2)
+    response = await client.post(CHAT, json=chat_body("x", n=4, stream=True, ignore_eos=True))
+    dispatcher = context_of(client).dispatcher
+    await until(lambda: dispatcher.running == 2)
+    response.close()
+    await until(lambda: dispatcher.running == dispatcher.waiting == 0)
+
+
+# ---- priority and the admin view ---------------------------------------------------------------------------
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+async def running_slot(client, body, path=CHAT, **headers):
+    """The busy slot of GET /slots while a request runs."""
+    response = await client.post(path, json={**body, "stream": True, "ignore_eos": True}, headers=headers)
+    dispatcher = context_of(client).dispatcher
+    await until(lambda: dispatcher.running == 1)
+    view = await (await client.get("/slots")).json()
+    response.close()
+    await until(lambda: dispatcher.running == 0)
+    return next(slot for slot in view["slots"] if slot["request"] is not None)
+
+
+async def test_slots_tell_who_runs_and_who_waits_and_no_texts(make_client):
+    client = await make_client({"decode_seconds": 0.02, "reply": "secret reply"}, model__slots=1)
+    idle = await (await client.get("/slots")).json()
+    assert [(slot["id"], slot["state"], slot["request"]) for slot in idle["slots"]] == [(0, "idle", None)]
+    assert idle["waiting"] == []
+    body = chat_body("secret prompt", stream=True, ignore_eos=True, user="secret user")
+    streams = [await client.post(CHAT, json=body) for _ in range(2)]
+    dispatcher = context_of(client).dispatcher
+    await until(lambda: dispatcher.running == dispatcher.waiting == 1)
+    response = await client.get("/slots")
+    view = await response.json()
+    (slot,), (waiting,) = view["slots"], view["waiting"]
+    assert slot["state"] in ("prefill", "decode")
+    assert (slot["priority"], waiting["priority"]) == ("interactive", "interactive")
+    assert waiting["state"] in ("waiting", "following")
+    assert slot["client"] == waiting["client"] != ""
+    assert view["cells"] > 0
+    assert "secret" not in await response.text()
+    for stream in streams:
+        stream.close()
+
+
+async def test_the_class_of_a_request_is_what_its_header_or_field_says(make_client):
+    client = await make_client({"decode_seconds": 0.02}, model__slots=1)
+    plain, field = chat_body("x"), chat_body("x", priority="background")
+    assert (await running_slot(client, plain))["priority"] == "interactive"
+    assert (await running_slot(client, field))["priority"] == "background"
+    header = {"X-Lcpd-Priority": "interactive"}
+    assert (await running_slot(client, field, **header))["priority"] == "interactive"
+    status, body = await post(client, CHAT, chat_body("x", priority="asap"))
+    assert (status, body["error"]["param"]) == (400, "priority")
+
+
+async def test_an_agents_requests_without_tools_are_background_ones(make_client):
+    client = await make_client({"decode_seconds": 0.02}, model__slots=1)
+    agent = {"User-Agent": "agent"}
+    assert (await running_slot(client, chat_body("title?"), **agent))["priority"] == "interactive"
+    assert (await running_slot(client, chat_body("go", tools=[TOOL]), **agent))["priority"] == "interactive"
+    assert (await running_slot(client, chat_body("title?"), **agent))["priority"] == "background"
+    assert (await running_slot(client, chat_body("hi"), **{"User-Agent": "browser"}))["priority"] == "interactive"
+    claude = chat_body("title?", max_tokens=5)
+    assert (await running_slot(client, claude, "/v1/messages", **agent))["priority"] == "background"
+
+
+async def test_slots_need_a_key_where_keys_are_asked_for(make_client):
+    client = await make_client()
+    object.__setattr__(context_of(client), "api_keys", frozenset({"k"}))
+    assert (await client.get("/slots")).status == 401
+    assert (await client.get("/slots", headers={"Authorization": "Bearer k"})).status == 200

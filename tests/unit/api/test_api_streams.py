@@ -126,3 +126,55 @@ async def test_slow_parsing_makes_fewer_and_larger_deltas_and_loses_nothing(make
     received = events(await (await client.post(path, json=body)).text())
     content = "".join(e["choices"][0]["delta"].get("content") or "" for e in received if e["choices"])
     assert content == "many small pieces of text " * 40
+
+
+@pytest.mark.parametrize("dialect", list(PATHS))
+async def test_characters_are_never_split_across_deltas(make_client, dialect):
+    # Every token of the fake is one byte, so each of these characters comes in two to four tokens.
+    reply = "größer 你好 नमस्ते 🚂 עברית "
+    client = await make_client({"reply": reply, "decode_seconds": 0.002})
+    path, body = PATHS[dialect]
+    received = events(await (await client.post(path, json={**body, "max_tokens": 500})).text())
+    parts = [text_of(event) for event in received]
+    assert "".join(parts) == reply
+    assert "\ufffd" not in "".join(parts)
+    assert sum(map(bool, parts)) > 5
+
+
+def text_of(event):
+    """What an event of any dialect adds to the text."""
+    if "choices" in event:
+        return "".join(c.get("text") or c.get("delta", {}).get("content") or "" for c in event["choices"])
+    return (event.get("delta") or {}).get("text") or ""
+
+
+async def test_a_reader_that_stalls_gets_fewer_and_larger_deltas_and_the_same_text(make_client):
+    reply = "ein längerer Text 🚂 " * 150
+    client = await make_client({"reply": reply}, model__slots=1, model__ctx=200_000)
+    data = json.dumps({**PATHS["completions"][1], "stream_options": {"include_usage": True}})
+    head = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Connection: close"]
+    reader, writer = await asyncio.open_connection(client.host, client.port, limit=1024)
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    writer.write("\r\n".join([*head, f"Content-Length: {len(data)}", "", data]).encode())
+    dispatcher = context_of(client).dispatcher
+    await until(lambda: dispatcher.running == 1)
+    await until(lambda: dispatcher.running == 0)  # the engine is done, whoever reads
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    raw = b""
+    while more := await reader.read(65536):
+        raw += more
+    writer.close()
+    received = events(dechunked(raw))
+    assert "".join(map(text_of, received)) == reply
+    tokens = received[-1]["usage"]["completion_tokens"]
+    assert len(received) < tokens
+
+
+def dechunked(raw):
+    """The body of a response in chunks."""
+    body, text = raw.partition(b"\r\n\r\n")[2], b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        text, body = text + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return text.decode()

@@ -29,6 +29,10 @@ def test_prefill_ends_with_the_first_text_and_decoding_begins_there() -> None:
     assert (result.prefill, result.decode) == (100 / 2, 8 / 4)
 
 
+def test_the_total_is_what_all_replies_together_took() -> None:
+    assert rates([SAMPLE, replace(SAMPLE, last=20.0)]).total == 18 / 10
+
+
 def test_what_the_server_reports_is_kept_apart() -> None:
     result = rates([SAMPLE])
     assert (result.server_prefill, result.server_decode) == (60.0, 3.0)

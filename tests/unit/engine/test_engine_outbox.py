@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lcpd.engine.outbox import Outbox
-from lcpd.engine.protocol import Output, Step
+from lcpd.engine.protocol import Output, Step, TokenProbs
 
 
 def outbox(interval: float = 1.0) -> tuple[Outbox, list[Step]]:
@@ -28,6 +28,15 @@ def test_the_tokens_of_several_requests_travel_in_one_message():
     box.add(2, 8, "b")
     box.flush(0.0)
     assert sent == [Step([Output(1, [7], "a"), Output(2, [8], "b")])]
+
+
+def test_probabilities_travel_with_their_tokens():
+    box, sent = outbox()
+    first, second = TokenProbs(7, -0.1, b"a", []), TokenProbs(8, -0.2, b"b", [])
+    box.add(1, 7, "a", first)
+    box.add(1, 8, "b", second)
+    box.flush(0.0)
+    assert sent == [Step([Output(1, [7, 8], "ab", [first, second])])]
 
 
 def test_nothing_is_sent_when_there_is_nothing():

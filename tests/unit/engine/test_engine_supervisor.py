@@ -89,8 +89,6 @@ def start_message(request: int = 1, text: str = "hello", endless: bool = False) 
         seq=0,
         tokens=p.pack(np.array(vocab.encode(text), np.int32)),
         begin=0,
-        restore=-1,
-        checkpoints={},
         fields=b'{"ignore_eos":true}' if endless else b"{}",
         max_tokens=1_000_000,
     )

@@ -1,0 +1,209 @@
+"""Moves the state of sequences: between sequences, into the arena and out of it.
+
+The call orders here are the ones that are right on attention, sliding-window, hybrid and recurrent models; others
+give wrong logits without any error.  ``tests/native/test_loop_state.py`` proves each of them.
+
+    to do                               order
+    -----                               -----
+    share [0, n) of another sequence    empty the target; share the cells; take the rolling state off the target
+    append a segment                    read it into scratch; share its cells with the target; empty scratch
+    go to position n                    *last* the checkpoint at n, then remove what lies beyond n
+    export [begin, end)                 share the cells with scratch; take the rolling state off scratch, or it would
+                                        travel along; write scratch; empty scratch
+
+What takes long is a *piece*: one segment, one checkpoint.  The methods here are generators that yield before each of
+them, so that the decode loop can put a step between two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+
+from lcpd.cache.arena import ArenaError, ArenaView, checksum
+from lcpd.engine import protocol as p
+from lcpd.engine.commands import Pieces
+from lcpd.engine.job import Job
+from lcpd.native.context import Bytes, Context, StateError
+
+
+class Stopwatch:
+    """Seconds at work; those of the pauses between pieces are left out."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._paused = 0.0
+
+    def pause(self) -> Pieces:
+        """Yield once."""
+        paused = time.monotonic()
+        yield
+        self._paused += time.monotonic() - paused
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return time.monotonic() - self._begun - self._paused
+
+
+class StateMover:
+    """Moves state for the decode loop; its scratch sequence is empty between two calls of a generator."""
+
+    def __init__(self, context: Context, arena: ArenaView | None) -> None:
+        self._context = context
+        self._arena = arena
+
+    # ---- into a sequence -------------------------------------------------------------------------------
+
+    def bring(self, command: p.Start, job: Job, watch: Stopwatch, given_up: Callable[[], bool]) -> Pieces:
+        """Bring the sequence of a Start to its `begin`, which is checked against the job already.
+
+        Raises StateError where that is impossible, or `given_up()` before a piece; the sequence is empty then.
+        """
+        try:
+            self._check(command)
+            self._share(command, job)
+            held = command.shared
+            for segment in command.segments:
+                yield from watch.pause()
+                _stop_if(given_up)
+                self._append(command.seq, segment, held)
+                held = max(held, segment.end)
+            if command.restore is not None:
+                yield from watch.pause()
+                _stop_if(given_up)
+                checkpoint = self._verified(command.restore, "checkpoint")
+                self._context.restore_checkpoint(command.seq, checkpoint, job.end_position(command.begin))
+            else:
+                self._end_at(command.seq, job.end_position(command.begin))
+        except (StateError, ArenaError) as error:
+            self._context.clear(command.seq)
+            raise StateError(str(error)) from error
+
+    def _check(self, command: p.Start) -> None:
+        held = command.shared
+        if command.shared and not 0 <= command.source < self._context.scratch:
+            raise StateError(f"source {command.source} is no sequence to share with")
+        if command.segments and len(command.positions):
+            raise StateError("segments of a prompt whose positions are not its indexes")
+        for segment in command.segments:
+            if not segment.begin <= held:
+                raise StateError(f"the segment [{segment.begin}, {segment.end}) leaves a gap after {held}")
+            held = max(held, segment.end)
+        if held < command.begin:
+            raise StateError(f"{held} items are given where {command.begin} are to be held")
+        needs_checkpoint = not self._context.rolls_back and (command.segments or command.begin != command.shared)
+        if command.restore is None and needs_checkpoint:
+            raise StateError(f"there is no checkpoint at {command.begin}")
+        if command.source not in (-1, command.seq) and command.shared == 0:
+            raise StateError(f"nothing of source {command.source} is used")
+
+    def _share(self, command: p.Start, job: Job) -> None:
+        """Let the sequence hold [0, shared) of the source, without its rolling state unless it is the one wanted."""
+        context, seq, source = self._context, command.seq, command.source
+        if source == -1 or command.shared == 0:
+            context.clear(seq)
+            return
+        length = job.end_position(command.shared)
+        if (last := context.last_position(source)) < length - 1:
+            raise StateError(f"sequence {source} ends at position {last}, before {length - 1}")
+        goes_on = command.restore is None and not context.rolls_back
+        if goes_on and last != length - 1:
+            raise StateError(f"sequence {source} ends at position {last} instead of {length - 1}: no checkpoint")
+        if source != seq:
+            context.clear(seq)
+            context.share(source, seq, 0, length)
+        if not goes_on:
+            context.drop_rolling(seq, length)
+        elif source != seq:
+            # Window cells that two sequences hold could not be used again when the window has passed them.
+            context.read_state(seq, context.take_checkpoint(source), partial=True)
+
+    def _append(self, seq: int, segment: p.Segment, held: int) -> None:
+        """Add the part of a segment that lies beyond `held`."""
+        context = self._context
+        if segment.end <= held:
+            return
+        name = f"segment [{segment.begin}, {segment.end})"
+        data = self._verified(segment.piece, name)
+        if context.kind != "recurrent" and (cells := context.cells_in(data)) != segment.end - segment.begin:
+            raise StateError(f"the {name} holds {cells} tokens")
+        try:
+            context.read_state(context.scratch, data, partial=False)
+            context.share(context.scratch, seq, held, segment.end)
+        finally:
+            context.clear(context.scratch)
+
+    def _end_at(self, seq: int, length: int) -> None:
+        self._context.cut(seq, length)
+        if (last := self._context.last_position(seq)) != length - 1:
+            raise StateError(f"sequence {seq} ends at position {last} instead of {length - 1}")
+
+    def _verified(self, piece: p.Piece, name: str) -> Bytes:
+        data = self._array(piece.extent)
+        if checksum(data) != piece.checksum:
+            raise StateError(f"the bytes of the {name} are damaged")
+        return data
+
+    # ---- out of a sequence -----------------------------------------------------------------------------
+
+    def save(self, command: p.Save, idle: Callable[[], bool]) -> Generator[None, None, p.Saved]:
+        """Export the cuts of a Save, and a checkpoint if the sequence is `idle()` then; what went wrong is in Saved."""
+        watch = Stopwatch()
+        segments: list[p.Segment] = []
+        point: p.Piece | None = None
+        problem = ""
+        try:
+            for cut in command.cuts:
+                yield from watch.pause()
+                segments.append(p.Segment(cut.begin, cut.end, self._export(command.seq, cut)))
+            if command.checkpoint is not None:
+                yield from watch.pause()
+                if not idle():
+                    raise StateError(f"sequence {command.seq} runs a request: its checkpoint would be of anywhere")
+                point = self.checkpoint(command.seq, command.checkpoint)
+                if point is None:
+                    raise StateError(f"a checkpoint does not fit into {command.checkpoint.size} bytes")
+        except (StateError, ArenaError) as error:
+            problem = str(error)
+        return p.Saved(command.seq, segments, point, problem, watch.seconds)
+
+    def _export(self, seq: int, cut: p.Cut) -> p.Piece:
+        context, scratch = self._context, self._context.scratch
+        into = self._array(cut.extent)
+        name = f"[{cut.begin}, {cut.end}) of sequence {seq}"
+        try:
+            context.share(seq, scratch, cut.begin, cut.end)
+            context.drop_rolling(scratch, cut.end)
+            size = context.state_size(scratch, partial=False)
+            if size > len(into):
+                raise StateError(f"{name} has {size} bytes, {len(into)} are given")
+            context.write_state(scratch, into[:size], partial=False)
+        finally:
+            context.clear(scratch)
+        if context.kind != "recurrent" and (cells := context.cells_in(into[:size])) != cut.end - cut.begin:
+            raise StateError(f"{name} holds {cells} tokens")
+        return self._piece(cut.extent, size)
+
+    def checkpoint(self, seq: int, extent: p.Extent) -> p.Piece | None:
+        """Write the rolling state of a sequence as it stands; None where it does not fit.  Raises StateError."""
+        into = self._array(extent)
+        size = self._context.state_size(seq, partial=True)
+        if size > len(into):
+            return None
+        self._context.write_state(seq, into[:size], partial=True)
+        return self._piece(extent, size)
+
+    def _piece(self, extent: p.Extent, size: int) -> p.Piece:
+        front = p.Extent(extent.offset, size)
+        return p.Piece(front, checksum(self._array(front)))
+
+    def _array(self, extent: p.Extent) -> Bytes:
+        if self._arena is None:
+            raise StateError("this worker was given no arena")
+        return self._arena.array(extent)
+
+
+def _stop_if(given_up: Callable[[], bool]) -> None:
+    if given_up():
+        raise StateError("the request was cancelled before its state was there")

@@ -1,0 +1,154 @@
+"""The dispatcher's one hand: carries decisions out by changing the state and sending commands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+import numpy as np
+
+from lcpd.engine import protocol as p
+from lcpd.engine.supervisor import NotReadyError
+from lcpd.metrics import Metrics
+from lcpd.scheduler import decide as d
+from lcpd.scheduler.generation import QueueTimedOut
+from lcpd.scheduler.placement import Demand, Placement
+from lcpd.scheduler.policy import EDIT_WORTH_SAVING
+from lcpd.scheduler.queue import Following
+from lcpd.scheduler.request import Request, Stay
+from lcpd.scheduler.slots import Resume
+from lcpd.scheduler.state import State
+
+log = logging.getLogger(__name__)
+_CLIENTS_REMEMBERED = 1024
+
+
+class Actions:
+    """Everything that is sent to the engine goes through here."""
+
+    def __init__(self, model: str, state: State, send: Callable[[p.ToWorker], None], metrics: Metrics) -> None:
+        """`send` raises NotReadyError while there is no engine."""
+        self._model = model
+        self._state = state
+        self._send = send
+        self._metrics = metrics
+
+    def perform(self, action: d.Action, now: float) -> None:
+        """Carry out one decision."""
+        requests = self._state.requests
+        match action:
+            case d.Launch(request, placement):
+                self._launch(requests[request], placement, now)
+            case d.Follow():
+                self._follow(requests[action.request], action, now)
+            case d.Evict(seq):
+                self._evict(seq)
+            case d.Park(request, lack):
+                self._park(requests[request], lack)
+            case d.Expire(request):
+                self._expire(requests.pop(request), now)
+            case _:
+                assert_never(action)
+
+    def cancel(self, request: Request) -> None:
+        """Stop a request that the engine runs or keeps parked."""
+        self._try_send(p.Cancel(self._model, request.id))
+
+    def _launch(self, request: Request, placement: Placement, now: float) -> None:
+        prompt, resume, seq = request.prompt, placement.resume, placement.seq
+        state = self._state
+        demand = Demand(request.tokens, request.admission(state.table.capacity))
+        segments, piece = state.keeper.read(request.id, request.tokens, resume)
+        self._save_what_is_lost(seq, resume)
+        room = state.keeper.plan(request.id, prompt.spans, resume.begin)
+        state.table.start(request.id, placement, demand)
+        request.waited += now - request.since
+        request.stay = Stay(seq, request.tokens, resume, now, done=resume.begin)
+        request.following = None
+        request.attempts += not request.parked
+        request.parked = False
+        self._served(prompt.client, now)
+        self._try_send(
+            p.Start(
+                model=self._model,
+                request=request.id,
+                seq=seq,
+                tokens=p.pack(prompt.tokens),
+                begin=resume.begin,
+                source=resume.source,
+                shared=resume.shared,
+                segments=segments,
+                restore=piece,
+                checkpoints=room,
+                fields=prompt.sampling,
+                max_tokens=prompt.max_tokens,
+                min_tokens=prompt.min_tokens,
+                priority=int(request.background and request.waited < state.policy.ageing),
+                reply=p.pack(np.array(request.generated, np.int32)),
+            )
+        )
+
+    def _served(self, client: str, now: float) -> None:
+        served = self._state.served
+        served.pop(client, None)
+        served[client] = now
+        if len(served) > _CLIENTS_REMEMBERED:
+            del served[next(iter(served))]
+
+    def _save_what_is_lost(self, seq: int, resume: Resume) -> None:
+        """Export what a Start is about to overwrite, unless it is not worth it."""
+        slot = self._state.table[seq]
+        kept = resume.shared if resume.source == seq else 0
+        lost = len(slot.tokens) - kept
+        if lost >= (EDIT_WORTH_SAVING if kept else 1):
+            self._save(seq)
+
+    def _save(self, seq: int) -> None:
+        table = self._state.table
+        if not table.alone(seq):
+            return  # another slot holds all of it
+        if save := self._state.keeper.save(self._model, seq, table[seq].tokens):
+            self._try_send(save)
+
+    def _evict(self, seq: int) -> None:
+        table = self._state.table
+        self._save(seq)
+        self._state.starved = max(0, self._state.starved - table.alone(seq))
+        table.empty(seq)
+        self._metrics.evictions.inc()
+        self._try_send(p.Clear(self._model, seq))
+
+    def _park(self, request: Request, lack: str) -> None:
+        assert request.stay is not None, "only a running request is parked"
+        request.stay.parking = True
+        self._metrics.preemptions.labels(lack).inc()
+        self._try_send(p.Park(self._model, request.id))
+
+    def _follow(self, request: Request, action: d.Follow, now: float) -> None:
+        request.following, request.follow_until = Following(action.leader, action.position), action.until
+        if not action.mark:
+            return
+        extent = self._state.keeper.mark(action.leader, action.position)
+        if extent is None:
+            # Without a checkpoint there will be nothing to join at.
+            request.following, request.follow_until = None, now
+        else:
+            self._try_send(p.Mark(self._model, action.leader, action.position, extent))
+
+    def _expire(self, request: Request, now: float) -> None:
+        self._metrics.queue_timeouts.inc()
+        waited = now - request.since + request.waited
+        request.generation.emit(
+            QueueTimedOut(
+                f"no slot was free for this request for {waited:.0f} s (scheduler.queue_timeout)",
+                self._state.retry_after(),
+            )
+        )
+
+    def _try_send(self, message: p.ToWorker) -> None:
+        try:
+            self._send(message)
+        except NotReadyError:
+            # The supervisor is about to report the death, which settles everything that ran.
+            log.debug("not sent, the engine is down: %s", type(message).__name__)

@@ -1,0 +1,206 @@
+"""Between the engine and the prompt cache: the room in the arena that commands in flight write to or read from.
+
+    room                       given out by      goes back by
+    ----                       -------------     ------------
+    checkpoint of a request    planned, marked   Checkpointed; passed (the engine went past it); left, lost
+    export of a slot           saving            Saved; lost
+    what a Start reads         reading           started, left; lost
+
+`left`: the request has left its slot (Finished, Failed, Parked).  `lost`: the engine is gone with all its commands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lcpd.cache import checkpoints
+from lcpd.cache.cache import Pin, PromptCache
+from lcpd.engine import protocol as p
+from lcpd.metrics import Metrics
+from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.slots import Known, Resume, Span, Tokens
+
+
+@dataclass
+class _Export:
+    """A Save in flight."""
+
+    tokens: Tokens
+    cuts: list[p.Cut]
+    checkpoint: p.Extent | None
+
+
+@dataclass
+class _Commands:
+    """What the commands of one request hold."""
+
+    tokens: Tokens
+    shared: int
+    """Tokens that come from a slot."""
+    room: dict[int, p.Extent] = field(default_factory=dict)
+    """Position -> where its checkpoint is written."""
+    pin: Pin | None = None
+
+
+class Keeper:
+    """The dispatcher's hands in the prompt cache; the only one that reserves room there."""
+
+    def __init__(self, cache: PromptCache, policy: Policy, metrics: Metrics) -> None:
+        self._cache = cache
+        self._policy = policy
+        self._metrics = metrics
+        self._rolls_back = True
+        self._alignment = 1
+        self._commands: dict[int, _Commands] = {}
+        self._exports: defaultdict[int, deque[_Export]] = defaultdict(deque)
+
+    def configure(self, info: p.ModelInfo) -> None:
+        """A model is there."""
+        self._rolls_back = info.kind == "attention"
+        self._alignment = info.alignment
+        self._cache.configure(segment_bytes=info.segment_bytes, checkpoint_bytes=info.checkpoint_bytes)
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a sequence can be truncated anywhere."""
+        return self._rolls_back
+
+    @property
+    def takes_checkpoints(self) -> bool:
+        """Whether they are of use, and wanted."""
+        return self._policy.checkpoints > 0 and not self._rolls_back
+
+    @property
+    def exporting(self) -> list[Tokens]:
+        """The tokens whose state is on its way into the arena."""
+        return [export.tokens for exports in self._exports.values() for export in exports]
+
+    @property
+    def alignment(self) -> int:
+        """Prefill is cut at multiples of this."""
+        return self._alignment
+
+    def known(self, tokens: Tokens) -> Known:
+        """What the cache can contribute to a prompt.  Changes nothing."""
+        checkpoints = () if self._rolls_back else tuple(self._cache.checkpoints_on(tokens))
+        covered = self._cache.covered(tokens)
+        segments = tuple((segment.begin, segment.end) for segment in self._cache.segments(tokens, 0, covered))
+        return Known(covered, checkpoints, segments)
+
+    def covered(self, tokens: Tokens) -> int:
+        """How many of these tokens are in RAM."""
+        return self._cache.covered(tokens)
+
+    # ---- a request's commands --------------------------------------------------------------------------
+
+    def read(self, request: int, tokens: Tokens, resume: Resume) -> tuple[list[p.Segment], p.Piece | None]:
+        """What a Start needs from the arena, which stays there until the engine has begun.
+
+        To be called first: room that is reserved later cannot push it out any more.
+        """
+        commands = self._commands[request] = _Commands(tokens, resume.shared)
+        self._cache.touch(tokens)
+        if not resume.restored and not resume.restore:
+            return [], None
+        commands.pin = self._cache.pin(tokens, resume.begin)
+        segments = self._cache.segments(tokens, resume.shared, resume.begin) if resume.restored else []
+        return segments, self._cache.checkpoint(tokens, resume.begin) if resume.restore else None
+
+    def plan(self, request: int, spans: Sequence[Span], begin: int) -> dict[int, p.Extent]:
+        """Where a request takes checkpoints while it computes from `begin` on; as many as there is room for."""
+        commands = self._commands[request]
+        if not self.takes_checkpoints:
+            return {}
+        positions = checkpoints.plan(
+            spans,
+            begin,
+            len(commands.tokens),
+            interval=self._policy.checkpoint_interval,
+            alignment=self._alignment,
+            limit=self._policy.checkpoints,
+            known=self._cache.checkpoints_on(commands.tokens),
+        )
+        for position in positions:
+            if (extent := self._cache.reserve_checkpoint()) is not None:
+                commands.room[position] = extent
+        return dict(commands.room)
+
+    def started(self, request: int, damaged: bool = False) -> None:
+        """The engine has read what it was told to, unless it was damaged."""
+        commands = self._commands.get(request)
+        if commands is None or commands.pin is None:
+            return
+        if damaged:
+            self._cache.discard(commands.pin, commands.shared)
+        self._cache.unpin(commands.pin)
+        commands.pin = None
+
+    def mark(self, request: int, position: int) -> p.Extent | None:
+        """Room for one more checkpoint of a running request."""
+        extent = self._cache.reserve_checkpoint()
+        if extent is not None:
+            self._commands[request].room[position] = extent
+        return extent
+
+    def pending(self, request: int) -> tuple[int, ...]:
+        """Positions of checkpoints that a running request still has to take, ascending."""
+        commands = self._commands.get(request)
+        return tuple(sorted(commands.room)) if commands else ()
+
+    def checkpointed(self, message: p.Checkpointed) -> None:
+        """A checkpoint is there."""
+        commands = self._commands.get(message.request)
+        if commands is None or commands.room.pop(message.position, None) is None:
+            return
+        if message.piece is not None:
+            self._metrics.checkpoint_bytes.inc(message.piece.extent.size)
+        self._cache.add_checkpoint(commands.tokens[: message.position], message.extent, message.piece)
+
+    def passed(self, request: int, done: int) -> None:
+        """The engine holds `done` tokens: checkpoints before that are not going to be taken any more."""
+        if commands := self._commands.get(request):
+            for position in [at for at in commands.room if at < done]:
+                self._cache.give_back(commands.room.pop(position))
+
+    def left(self, request: int) -> None:
+        """The request has left its slot."""
+        self.started(request)
+        if commands := self._commands.pop(request, None):
+            for extent in commands.room.values():
+                self._cache.give_back(extent)
+
+    # ---- exports ---------------------------------------------------------------------------------------
+
+    def save(self, model: str, seq: int, tokens: Tokens) -> p.Save | None:
+        """The command that brings what an idle slot holds to RAM; None where all is there, or there is no room."""
+        cuts = self._cache.plan_save(tokens, len(tokens))
+        end = cuts[-1].end if cuts else self._cache.covered(tokens)
+        checkpoint = None
+        # A checkpoint without the segments below it would be of no use.
+        if self.takes_checkpoints and end == len(tokens) and self._cache.checkpoint(tokens, end) is None:
+            checkpoint = self._cache.reserve_checkpoint()
+        if not cuts and checkpoint is None:
+            return None
+        self._exports[seq].append(_Export(tokens[:end], cuts, checkpoint))
+        return p.Save(model, seq, cuts, checkpoint)
+
+    def saved(self, message: p.Saved) -> None:
+        """An export is complete; the engine answers in the order in which it was told."""
+        export = self._exports[message.seq].popleft()
+        self._cache.add_segments(export.tokens, export.cuts, message.segments)
+        if export.checkpoint is not None:
+            whole = len(message.segments) == len(export.cuts)
+            self._cache.add_checkpoint(export.tokens, export.checkpoint, message.checkpoint if whole else None)
+
+    def lost(self) -> None:
+        """The engine is gone: nobody writes or reads any more."""
+        for request in list(self._commands):
+            self.left(request)
+        for exports in self._exports.values():
+            for export in exports:
+                self._cache.add_segments(export.tokens, export.cuts, [])
+                if export.checkpoint is not None:
+                    self._cache.give_back(export.checkpoint)
+        self._exports.clear()

@@ -1,0 +1,157 @@
+"""The dispatcher's other hand: takes in what the engine says about requests and slots, and tells the consumers."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from lcpd.engine import protocol as p
+from lcpd.metrics import Metrics
+from lcpd.scheduler.generation import Begun, Done, GenerationFailed, GenerationRefused, Progress, Text
+from lcpd.scheduler.request import Request, Stay
+from lcpd.scheduler.slots import EMPTY, Tokens
+from lcpd.scheduler.state import State
+
+
+class News:
+    """Messages about requests that are over already are passed over: they crossed with what ended these."""
+
+    def __init__(self, state: State, metrics: Metrics) -> None:
+        self._state = state
+        self._metrics = metrics
+
+    def take(self, message: p.FromWorker, now: float) -> bool:
+        """Take one message in; returns whether there may be something to decide."""
+        match message:
+            case p.Step(outputs=outputs):
+                grown = [self._on_output(output, now) for output in outputs]
+                return any(grown)
+            case p.Saved():
+                self._state.keeper.saved(message)
+                return True
+            case p.Starved(cells=cells):
+                self._state.starved = cells
+                return True
+            case p.Checkpointed():
+                self._state.keeper.checkpointed(message)
+                return bool(self._state.waiting)
+            case p.Started() | p.Prefilled() | p.Parked() | p.Finished() | p.Failed():
+                return self._on_request(message, now)
+            case p.LoadProgress() | p.Loaded() | p.LoadFailed() | p.Beat():
+                return False  # the supervisor's business
+            case _:
+                assert_never(message)
+
+    def _on_request(self, message: p.Started | p.Prefilled | p.Parked | p.Finished | p.Failed, now: float) -> bool:
+        request = self._state.requests.get(message.request)
+        if request is None or request.stay is None:
+            return False
+        match message:
+            case p.Started():
+                self._on_started(request, request.stay, message)
+            case p.Prefilled(done=done):
+                self._on_prefilled(request, request.stay, done)
+                return bool(self._state.waiting)
+            case p.Parked():
+                self._on_parked(request, request.stay, message, now)
+            case p.Finished():
+                self._on_finished(request, request.stay, message, now)
+            case p.Failed():
+                self._on_failed(request, request.stay, message)
+        return True
+
+    def _on_started(self, request: Request, stay: Stay, message: p.Started) -> None:
+        """The engine begins earlier than asked where it could not use what it was told to."""
+        stay.started, stay.done = True, message.begin
+        self._state.table.began(stay.seq, message.begin)
+        self._state.keeper.started(request.id, message.damaged)
+        self._count_reused(request, stay, message.begin)
+        if request.cached is None:
+            request.cached = min(message.begin, len(request.prompt.tokens))
+        if not request.told:
+            request.told = True
+            request.progress = request.cached
+            request.generation.emit(Begun(request.cached))
+
+    def _count_reused(self, request: Request, stay: Stay, begin: int) -> None:
+        """Each token of a prompt is counted once, where it came from at first."""
+        shared = min(stay.resume.shared, begin)
+        from_slot = "vram" if stay.resume.source == stay.seq else "shared"
+        for source, upto in ((from_slot, shared), ("ram", begin)):
+            self._count(request, source, upto)
+
+    def _count(self, request: Request, source: str, upto: int) -> None:
+        upto = min(upto, len(request.prompt.tokens))
+        if upto > request.counted:
+            self._metrics.prompt_tokens.labels(source).inc(upto - request.counted)
+            request.counted = upto
+
+    def _on_prefilled(self, request: Request, stay: Stay, done: int) -> None:
+        stay.done = done
+        self._state.table.holds(stay.seq, stay.tokens[:done])
+        self._state.keeper.passed(request.id, done)
+        self._count(request, "computed", done)
+        told = min(done, len(request.prompt.tokens))
+        if told > request.progress:
+            request.progress = told
+            request.generation.emit(Progress(told))
+
+    def _on_output(self, output: p.Output, now: float) -> bool:
+        """Returns whether the reply outgrew what was reserved for it."""
+        request = self._state.requests.get(output.request)
+        if request is None or request.stay is None:
+            return False
+        stay = request.stay
+        if not request.emitted:
+            request.emitted = True
+            self._metrics.time_to_first_token.observe(now - request.generation.arrived)
+        if not stay.sampled:
+            stay.first_token, stay.done = now, len(stay.tokens)
+            self._state.table.holds(stay.seq, stay.tokens)
+        stay.sampled += len(output.tokens)
+        request.generated.extend(output.tokens)
+        self._metrics.generation_tokens.inc(len(output.tokens))
+        request.generation.emit(Text(tuple(output.tokens), output.text, tuple(output.probs)))
+        table = self._state.table
+        return table.reserve(stay.seq, request.need(table.capacity)) > 0 and table.used > table.capacity
+
+    def _on_parked(self, request: Request, stay: Stay, message: p.Parked, now: float) -> None:
+        self._leave(request, stay, _held(request, message.done, message.held), now)
+        request.park(now, p.unpack(message.generated).tolist())
+        if request.closed:  # Cancel is under way
+            del self._state.requests[request.id]
+
+    def _on_finished(self, request: Request, stay: Stay, message: p.Finished, now: float) -> None:
+        del self._state.requests[request.id]
+        self._leave(request, stay, _held(request, stay.done, message.held), now)
+        self._metrics.prefill.observe(message.prefill_seconds)
+        request.generation.emit(
+            Done(
+                reason=message.reason,
+                text=message.text,
+                stop=message.stop,
+                cached=request.cached or 0,
+                generated=message.generated,
+                prefill_seconds=message.prefill_seconds,
+                decode_seconds=message.decode_seconds,
+            )
+        )
+
+    def _on_failed(self, request: Request, stay: Stay, message: p.Failed) -> None:
+        del self._state.requests[request.id]
+        self._state.keeper.left(request.id)
+        self._state.table.release(stay.seq, EMPTY, saved=0, now=self._state.table[stay.seq].last_used)
+        failed = GenerationRefused if message.code == "invalid" else GenerationFailed
+        request.generation.emit(failed(message.message))
+
+    def _leave(self, request: Request, stay: Stay, held: Tokens, now: float) -> None:
+        state = self._state
+        state.keeper.left(request.id)
+        state.table.release(stay.seq, held, saved=state.keeper.covered(held), now=now)
+        state.service += 0.2 * (now - stay.began - state.service)
+
+
+def _held(request: Request, done: int, reply: bytes) -> Tokens:
+    """What the sequence holds: of the prompt, and behind it of the reply."""
+    return np.concatenate([request.prompt.tokens[:done], p.unpack(reply)])

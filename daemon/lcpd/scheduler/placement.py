@@ -1,0 +1,141 @@
+"""Where a prompt goes: the idle slot, and what it goes on from, that together cost least.  Pure decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from lcpd.scheduler import cells
+from lcpd.scheduler.slots import Known, Resume, Slot, Tokens, resumes
+
+_FRESH = -1
+"""Id of a run that there is not yet."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one token costs, in any unit; measured times can take their place."""
+
+    compute: float = 1.0
+    restore: float = 0.02
+    """To bring back from RAM."""
+    lose: float = 1.0
+    """To overwrite where neither RAM nor another slot has it: it would have to be computed again."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A slot for a prompt, and how it is brought to where computing begins."""
+
+    seq: int
+    resume: Resume
+    evict: tuple[int, ...] = ()
+    """Idle slots that have to be emptied first, for their cells."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is to be placed."""
+
+    tokens: Tokens
+    reserve: int
+    """Cells that it has to find, its growth included."""
+
+
+def candidates(slots: Sequence[Slot], demand: Demand, known: Known, rolls_back: bool, costs: Costs) -> list[Placement]:
+    """The placements on idle slots that may be best."""
+    shared = [
+        (_bringing(resume, demand, costs), slot.busy, resume)
+        for slot in slots
+        for resume in resumes(demand.tokens, slot, own=False, known=known, rolls_back=rolls_back)
+        if resume.shared
+    ]
+    # Two, because the best one may be the slot that is to be overwritten; running ones stay in any case.
+    best = [resume for _, _, resume in sorted(shared, key=lambda entry: (entry[0], not entry[1]))[:2]]
+    best += resumes(demand.tokens, None, own=False, known=known, rolls_back=rolls_back)
+    return [
+        Placement(slot.seq, resume)
+        for slot in slots
+        if not slot.busy
+        for resume in [
+            *resumes(demand.tokens, slot, own=True, known=known, rolls_back=rolls_back),
+            *(resume for resume in best if resume.source != slot.seq),
+        ]
+    ]
+
+
+def place(
+    slots: Sequence[Slot], demand: Demand, known: Known, rolls_back: bool, capacity: int, costs: Costs
+) -> Placement | None:
+    """The cheapest placement that fits into `capacity` cells once other idle slots are emptied; None: there is none.
+
+    Among equals what comes from the slot itself is taken, then the slot used longest ago.
+    """
+    by_seq = {slot.seq: slot for slot in slots}
+
+    def cost(placement: Placement) -> tuple[float, bool, float, int]:
+        slot, resume = by_seq[placement.seq], placement.resume
+        kept = resume.shared if resume.source == slot.seq else 0
+        total = _bringing(resume, demand, costs) + _losing(slots, slot, kept, costs)
+        total += sum(_losing(slots, by_seq[seq], 0, costs) for seq in placement.evict)
+        return total, resume.source != slot.seq, slot.last_used, -resume.shared
+
+    possible = (fitted(slots, at, demand, capacity) for at in candidates(slots, demand, known, rolls_back, costs))
+    return min((at for at in possible if at is not None), key=cost, default=None)
+
+
+def _bringing(resume: Resume, demand: Demand, costs: Costs) -> float:
+    return (len(demand.tokens) - resume.begin) * costs.compute + resume.restored * costs.restore
+
+
+def _losing(slots: Sequence[Slot], slot: Slot, kept: int, costs: Costs) -> float:
+    """What it costs to overwrite all that a slot holds beyond `kept`."""
+    held = len(slot.tokens)
+    # Exclusive cells are the last ones of a slot: what is shared is a prefix.
+    elsewhere = held - cells.exclusive(slot.runs, (other.runs for other in slots if other is not slot))
+    lost = held - min(held, max(kept, elsewhere, slot.saved))
+    return lost * costs.lose + (held - kept - lost) * costs.restore
+
+
+def fitted(slots: Sequence[Slot], placement: Placement, demand: Demand, capacity: int) -> Placement | None:
+    """The placement with what has to be emptied for its cells; None where even that is not enough."""
+    keep = {placement.seq, placement.resume.source}
+    after, evict = started(slots, placement, demand), list[int]()
+    while used(after) > capacity:
+        slot = victim(after, keep)
+        if slot is None:
+            return None
+        evict.append(slot.seq)
+        after = emptied(after, [slot.seq])
+    return replace(placement, evict=tuple(evict))
+
+
+def started(slots: Sequence[Slot], placement: Placement, demand: Demand, run: int = _FRESH) -> list[Slot]:
+    """The slots once the prompt's Start is carried out; its new cells are run `run`."""
+    by_seq = {slot.seq: slot for slot in slots}
+    resume, target = placement.resume, by_seq[placement.seq]
+    source = by_seq.get(resume.source)
+    kept = cells.front(source.runs, resume.shared) if source else ()
+    rest = [slot for slot in slots if slot is not target]
+    runs = cells.extended(kept, run, max(demand.reserve, resume.peak), (slot.runs for slot in rest))
+    new = replace(target, tokens=demand.tokens[: resume.begin], runs=runs, saved=0)
+    return [new if slot is target else slot for slot in slots]
+
+
+def emptied(slots: Sequence[Slot], seqs: Collection[int]) -> list[Slot]:
+    """The slots once some are cleared."""
+    return [Slot(slot.seq, last_used=slot.last_used) if slot.seq in seqs else slot for slot in slots]
+
+
+def used(slots: Sequence[Slot]) -> int:
+    """Cells that are held or reserved, shared ones once."""
+    return cells.union(slot.runs for slot in slots)
+
+
+def victim(slots: Sequence[Slot], keep: Collection[int] = ()) -> Slot | None:
+    """The idle slot to empty for want of cells: the one used longest ago of those whose cells come free."""
+    idle = [slot for slot in slots if not slot.busy and len(slot.tokens) and slot.seq not in keep]
+    freeing = [
+        slot for slot in idle if cells.exclusive(slot.runs, (other.runs for other in slots if other is not slot))
+    ]
+    return min(freeing or idle, key=lambda slot: slot.last_used, default=None)

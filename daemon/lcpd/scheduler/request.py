@@ -1,0 +1,153 @@
+"""What the dispatcher remembers of one generation until it is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lcpd.scheduler.decide import Running
+from lcpd.scheduler.generation import Generation, Prompt
+from lcpd.scheduler.policy import RUNNING_GROWTH, admission_growth
+from lcpd.scheduler.queue import Following, Waiting
+from lcpd.scheduler.slots import Resume, Tokens
+
+
+@dataclass
+class Stay:
+    """One time on a slot.  Times in monotonic seconds."""
+
+    seq: int
+    tokens: Tokens
+    """All that is to be computed before a token is sampled: the prompt, and what was generated before."""
+    resume: Resume
+    began: float
+    done: int = 0
+    """Of these, how many the slot holds."""
+    started: bool = False
+    """Whether the engine has begun."""
+    parking: bool = False
+    sampled: int = 0
+    """Tokens of this stay."""
+    first_token: float = 0.0
+    """When the first of them came."""
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether there is something left to compute before a token is sampled."""
+        return self.done < len(self.tokens)
+
+
+@dataclass(eq=False)
+class Request:
+    """A generation with its place in the queue or on a slot.  Changed by the dispatcher alone."""
+
+    generation: Generation
+    since: float
+    """When it came into the queue the last time."""
+    waited: float = 0.0
+    """Seconds in the queue before that."""
+    tokens: Tokens = field(init=False)
+    """The prompt, and the reply up to when it was parked: what is to be computed at the next start."""
+    generated: list[int] = field(default_factory=list)
+    """Tokens of the reply so far."""
+    parked: bool = False
+    """Whether the engine keeps it, without a slot, to go on with it later."""
+    stay: Stay | None = None
+    """Where it runs; None while it waits."""
+    attempts: int = 0
+    """How often it was run from its beginning."""
+    closed: bool = False
+    """Whether nobody listens any more while it still runs."""
+    emitted: bool = False
+    """Whether a token has been given out; until then it can be run anew unnoticed."""
+    told: bool = False
+    """Whether Begun has been said."""
+    cached: int | None = None
+    """Tokens of the prompt that it found when it was run from its beginning; None before that."""
+    progress: int = 0
+    """Tokens of the prompt that its consumer knows to be computed."""
+    counted: int = 0
+    """Tokens of the prompt whose source has been counted."""
+    following: Following | None = None
+    follow_until: float | None = None
+
+    @property
+    def id(self) -> int:
+        """Also the engine's name for it."""
+        return self.generation.id
+
+    @property
+    def prompt(self) -> Prompt:
+        """What was submitted."""
+        return self.generation.prompt
+
+    @property
+    def background(self) -> bool:
+        """The class it was submitted in."""
+        return self.prompt.priority == "background"
+
+    def park(self, now: float, generated: list[int]) -> None:
+        """It waits from `now` on, to go on after `generated`."""
+        self.since, self.generated, self.parked = now, generated, True
+        self.stay = self.following = None
+        self.tokens = np.concatenate([self.prompt.tokens, np.array(generated, np.int32)])
+
+    def run_again(self, now: float) -> None:
+        """It waits from `now` on, to be run from its beginning."""
+        if self.stay is not None:
+            self.since = now
+        self.parked, self.cached = False, None
+        self.stay = self.following = None
+        self.generated, self.tokens = [], self.prompt.tokens
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and reply."""
+        return len(self.prompt.tokens) + len(self.generated)
+
+    def _reserve(self, growth: int, capacity: int) -> int:
+        prompt = self.generation.prompt
+        # What is reserved exceeds what is held: the last token before a sample is always still to be computed.
+        return max(self.length, min(self.length + growth, len(prompt.tokens) + prompt.max_tokens, capacity))
+
+    def admission(self, capacity: int) -> int:
+        """Cells that it has to find when it is started."""
+        return self._reserve(admission_growth(capacity), capacity)
+
+    def need(self, capacity: int) -> int:
+        """Cells that it has to have while it runs."""
+        return self._reserve(RUNNING_GROWTH, capacity)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.prompt.tokens
+
+    def as_waiting(self, capacity: int) -> Waiting:
+        """Its place in the queue."""
+        return Waiting(
+            request=self.id,
+            tokens=self.tokens,
+            reserve=self.admission(capacity),
+            arrived=self.generation.arrived,
+            since=self.since,
+            waited=self.waited,
+            background=self.background,
+            client=self.prompt.client,
+            begun=self.parked or self.attempts > 0,
+            following=self.following,
+            follow_until=self.follow_until,
+        )
+
+    def as_running(self, stay: Stay, pending: tuple[int, ...]) -> Running:
+        """Its place on a slot; `pending`: positions of checkpoints still to be taken."""
+        return Running(
+            request=self.id,
+            seq=stay.seq,
+            tokens=stay.tokens,
+            done=stay.done,
+            background=self.background,
+            waited=self.waited,
+            started=stay.started,
+            parking=stay.parking,
+            pending=pending,
+        )

@@ -95,6 +95,9 @@ class Engine:
     def problem_of(self, request):
         return self.of(p.Started, request)[-1].problem
 
+    def damage_seen(self, request):
+        return self.of(p.Started, request)[-1].damaged
+
     def checkpoint_at(self, position):
         return [m.piece for m in self.of(p.Checkpointed) if m.position == position][-1]
 

@@ -234,6 +234,7 @@ def test_damaged_bytes_are_never_used(engine, kind, damaged):
     )
     assert engine.begin_of(2) == 0
     assert "damaged" in engine.problem_of(2)
+    assert engine.damage_seen(2)
     assert np.array_equal(got, expected)
     assert engine.context.last_position(engine.context.scratch) == -1
 
@@ -270,6 +271,7 @@ def test_a_start_that_does_not_add_up_is_computed_from_the_beginning(engine, cha
     reply = engine.reply(2, tokens, **given)
     assert engine.begin_of(2) == 0
     assert problem in engine.problem_of(2)
+    assert not engine.damage_seen(2)
     engine.forget()
     assert reply == engine.reply(3, tokens)
 

@@ -39,7 +39,7 @@ from lcpd.engine.outbox import Outbox
 from lcpd.engine.pace import Pace
 from lcpd.engine.reply import Replies, Verdict
 from lcpd.engine.sampling import Picker
-from lcpd.engine.state import StateMover, Stopwatch
+from lcpd.engine.state import DamagedPiece, StateMover, Stopwatch
 from lcpd.native.bridge import BridgeError, Params
 from lcpd.native.context import CacheFull, Context, DecodeError, StateError
 from lcpd.native.model import Model
@@ -135,7 +135,7 @@ class DecodeLoop:
             self._send(p.Failed(command.request, "invalid", str(error)))
             return
         watch = Stopwatch()
-        problem = ""
+        problem, damaged = "", False
         try:
             if command.begin:
                 yield from self._mover.bring(command, job, watch, lambda: queued.cancelled)
@@ -143,12 +143,12 @@ class DecodeLoop:
                 self._context.clear(command.seq)
             job.done = command.begin
         except StateError as error:
-            job.done, problem = 0, str(error)
+            job.done, problem, damaged = 0, str(error), isinstance(error, DamagedPiece)
         del self._queued[command.request]
         job.checkpoints = {**command.checkpoints, **queued.marks}
         self._jobs[job.request] = job
         self._retry()
-        self._send(p.Started(job.request, job.done, problem, watch.seconds))
+        self._send(p.Started(job.request, job.done, problem, watch.seconds, damaged))
         if not job.prefilling:
             job.decoding_since = time.monotonic()
         if verdict.reason:

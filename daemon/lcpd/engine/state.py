@@ -27,6 +27,10 @@ from lcpd.engine.job import Job
 from lcpd.native.context import Bytes, Context, StateError
 
 
+class DamagedPiece(StateError):
+    """Bytes in the arena are not those that were stored."""
+
+
 class Stopwatch:
     """Seconds at work; those of the pauses between pieces are left out."""
 
@@ -58,7 +62,8 @@ class StateMover:
     def bring(self, command: p.Start, job: Job, watch: Stopwatch, given_up: Callable[[], bool]) -> Pieces:
         """Bring the sequence of a Start to its `begin`, which is checked against the job already.
 
-        Raises StateError where that is impossible, or `given_up()` before a piece; the sequence is empty then.
+        Raises StateError where that is impossible (DamagedPiece where a piece is not what was stored), or `given_up()`
+        before a piece; the sequence is empty then.
         """
         try:
             self._check(command)
@@ -76,7 +81,10 @@ class StateMover:
                 self._context.restore_checkpoint(command.seq, checkpoint, job.end_position(command.begin))
             else:
                 self._end_at(command.seq, job.end_position(command.begin))
-        except (StateError, ArenaError) as error:
+        except StateError:
+            self._context.clear(command.seq)
+            raise
+        except ArenaError as error:
             self._context.clear(command.seq)
             raise StateError(str(error)) from error
 
@@ -142,7 +150,7 @@ class StateMover:
     def _verified(self, piece: p.Piece, name: str) -> Bytes:
         data = self._array(piece.extent)
         if checksum(data) != piece.checksum:
-            raise StateError(f"the bytes of the {name} are damaged")
+            raise DamagedPiece(f"the bytes of the {name} are damaged")
         return data
 
     # ---- out of a sequence -----------------------------------------------------------------------------

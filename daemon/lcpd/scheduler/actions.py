@@ -62,6 +62,7 @@ class Actions:
         segments, piece = state.keeper.read(request.id, request.tokens, resume)
         self._save_what_is_lost(seq, resume)
         room = state.keeper.plan(request.id, prompt.spans, resume.begin)
+        self._plan_meetings(request, resume.begin, room)
         state.table.start(request.id, placement, demand)
         request.waited += now - request.since
         request.stay = Stay(seq, request.tokens, resume, now, done=resume.begin)
@@ -88,6 +89,21 @@ class Actions:
                 reply=p.pack(np.array(request.generated, np.int32)),
             )
         )
+
+    def _plan_meetings(self, request: Request, begin: int, room: dict[int, p.Extent]) -> None:
+        """Add to `room` checkpoints where waiting requests part from this one: they are going to follow it.
+
+        A Mark, once it is known that they do, could come after the prefill has passed that place.
+        """
+        state = self._state
+        if not state.keeper.takes_checkpoints:
+            return
+        for other in state.waiting:
+            position = d.meeting_point(request.tokens, other.tokens, state.keeper.alignment)
+            if other is request or position in room or position - begin < state.policy.follow_min:
+                continue
+            if (extent := state.keeper.mark(request.id, position)) is not None:
+                room[position] = extent
 
     def _served(self, client: str, now: float) -> None:
         served = self._state.served

@@ -243,14 +243,20 @@ def _meeting(view: View, tokens: Tokens, leader: Running) -> tuple[int, bool]:
 
     And whether a checkpoint has to be ordered for that.
     """
-    common = min(common_prefix(tokens, leader.tokens), len(tokens) - 1, len(leader.tokens) - 1)
+    common = meeting_point(tokens, leader.tokens, alignment=1)
     if view.rolls_back:
         return (common if common > leader.done else 0), False
     planned = max((at for at in leader.pending if at <= common), default=0)
-    ordered = common - common % view.alignment
+    ordered = meeting_point(tokens, leader.tokens, view.alignment)
     if ordered > leader.done and ordered - planned >= view.policy.follow_min:
         return ordered, True
     return planned, False
+
+
+def meeting_point(one: Tokens, other: Tokens, alignment: int) -> int:
+    """How much two prompts share, at least the last token of either left out; rounded down to the alignment."""
+    common = min(common_prefix(one, other), len(one) - 1, len(other) - 1)
+    return common - common % alignment
 
 
 def _is_being_saved(view: View, tokens: Tokens, begin: int) -> bool:

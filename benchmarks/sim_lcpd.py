@@ -117,6 +117,7 @@ class LcpdPolicy:
         held = job.held
         runs = cells.resized(slot.runs, len(held))
         saved = self.cache.covered(held)
+        self.cache.remember(held, job.length)
         self._slots[slot.seq] = Slot(slot.seq, held, runs, None, now, saved)
         del self._jobs[job.id]
         return 0
@@ -129,9 +130,7 @@ class LcpdPolicy:
         if self._now < self._scanned + _SCAN:
             return
         self._scanned = self._now
-        nodes = list(self.cache._trie.nodes())
-        held = [payload.piece for node in nodes for payload in (node.segment, node.checkpoint) if payload]
-        self._seen = {piece: self._seen.get(piece, self._now) for piece in held}
+        self._seen = {piece: self._seen.get(piece, self._now) for piece in self.cache.pieces()}
         for piece, since in self._seen.items():
             if since is not None and self._now - since >= SETTLED:
                 self._seen[piece] = None
@@ -229,9 +228,7 @@ class LcpdPolicy:
             interval=self._tuning.interval,
             limit=self._tuning.limit,
             known=known.checkpoints,
-            branches=checkpoints.branch_points(self.cache._trie.match(job.request.tokens))
-            if self._tuning.branches
-            else (),
+            branches=self.cache.branches_on(job.request.tokens) if self._tuning.branches else (),
             gap=self._gap,
         )
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from lcpd.models import resolve
 from lcpd.paths import dirs
+from tiny_recurrent import recurrent_model
 
 MODELS = {"attention": "demo:smollm2", "swa": "demo:gemma3", "hybrid": "demo:hybrid"}
-"""One real model for each kind of state."""
+"""One real model for each kind of state but "recurrent", for which the tests make one."""
 
 
 READ_FILE = {
@@ -26,6 +27,8 @@ READ_FILE = {
 
 def model_path(kind: str) -> Path:
     """The file of the model of a kind."""
+    if kind == "recurrent":
+        return recurrent_model(dirs().cache / "tests")
     return resolve(MODELS[kind], dirs())
 
 

@@ -15,6 +15,7 @@ from check_gpu.child import Options, run
 from check_gpu.cudart import TO_DEVICE, TO_HOST, Cudart
 from check_gpu.engine import PARTIAL, Backend, Engine, Setting, words
 from check_gpu.outcome import Findings
+from lcpd.native import bridge
 from lcpd.native.context import Bytes
 
 REPEATS = 5
@@ -29,6 +30,12 @@ def check_copies(options: Options, findings: Findings) -> None:
     cuda = Cudart.of_this_process()
     if cuda is None:
         findings.notes.append("no CUDA runtime in this build: pageable memory only, and memcpy as the baseline")
+    data = np.zeros(1 << 20, np.uint8)
+    pinned = bridge.pin_host(data)
+    if pinned:
+        bridge.unpin_host(data)
+    there = "there is a GPU" if cuda else "there is no GPU"
+    findings.check("memory is pinned just where there is a GPU", pinned == (cuda is not None), f"{pinned}, {there}")
     for kv_type in ("f16", "q8_0"):
         engine = backend.engine(Setting(n_ctx=lengths[-1] + 512, n_seq=3, kv_type=kv_type))
         sizes = _contiguous(engine, kv_type, lengths, cuda, findings)

@@ -16,7 +16,7 @@ from lcpd.app import make_plan, start_parts
 from lcpd.config import Settings
 from lcpd.engine import protocol as p
 from lcpd.scheduler.generation import Begun, Done, Event, Generation, Progress, Prompt, Text
-from support import MODELS
+from support import model_path
 
 WITHIN = 60.0
 """Seconds after which what is waited for will not come."""
@@ -136,7 +136,7 @@ async def running_parts(kind: str, **sections: dict[str, Any]) -> AsyncIterator[
     """The parts of a daemon whose model is loaded.  `sections`: settings that differ from these tests' usual ones."""
     # As for the other tests' daemons: several of them run on the machine's few cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    usual = {"ref": MODELS[kind], "threads": 1, "flash_attn": "off", "ctx": 4096}
+    usual = {"ref": str(model_path(kind)), "threads": 1, "flash_attn": "off", "ctx": 4096}
     sections = {**sections, "model": {**usual, **sections.get("model", {})}}
     async with AsyncExitStack() as stack:
         context = await start_parts(make_plan(Settings(**sections)), stack)

@@ -10,6 +10,9 @@ from aiohttp.test_utils import TestClient
 
 from lcpd.api.context import CONTEXT, Context
 
+ADMIN_KEY = "the admin's"
+"""Of every daemon that the tests of the API start."""
+
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     """Wait for a condition that no event announces."""

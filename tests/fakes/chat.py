@@ -5,14 +5,15 @@ In a test::
     ChatSettings(model=Path("fake.gguf"), ..., command=chat_command())
     body = {"messages": [{"role": "user", "content": f"good until here {DIE}"}]}
 
-It renders a body's messages with the marks of :mod:`fakes.vocab`, one span each, and the generation prompt; text is
-tokenised to its bytes.  A body's ``tools`` become part of the system message.  ``max_completion_tokens`` or
-``max_tokens``, ``stop`` (or ``stop_sequences``), ``ignore_eos``, ``n_probs`` and ``seed`` are passed on; the other
+It renders a body's messages with the marks of :mod:`fakes.vocab`, one span each, and the generation prompt as a last
+one; text is tokenised to its bytes.  A body's ``tools`` become part of the system message.  ``max_completion_tokens``
+or ``max_tokens``, ``stop`` (or ``stop_sequences``), ``ignore_eos``, ``n_probs`` and ``seed`` are passed on; the other
 fields are not looked at.
 
 Replies are parsed like this: ``<think>...</think>`` at the start is reasoning, ``<tool>NAME ARGUMENTS</tool>`` is a
 tool call, the rest is content.  The history is rendered the same way, so a reply in it has the tokens that were
-generated; reasoning is left out, as real templates do.
+generated; reasoning is left out, as real templates do.  Replies that it was told to remember are put in place of those
+that have the same calls and content (:mod:`lcpd.chat.replay`); white space around arguments does not count.
 
 Magic text anywhere in a call makes it go wrong:
 
@@ -41,8 +42,9 @@ import numpy as np
 
 from fakes import command, vocab
 from lcpd.chat import protocol as p
+from lcpd.chat.replay import Replays, same_message
 from lcpd.chat.replies import add_delta
-from lcpd.engine.protocol import pack
+from lcpd.engine.protocol import Tokens, pack, unpack
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
 from lcpd.ipc.handshake import Refused, answer
@@ -98,6 +100,7 @@ def render(body: Json) -> tuple[list[int], list[p.Span]]:
         begin = len(tokens)
         tokens += [vocab.MARKS[role], *vocab.encode(text), vocab.END]
         spans.append(p.Span(role, begin, len(tokens) - begin))
+    spans.append(p.Span("assistant", len(tokens), 1))
     return [*tokens, vocab.MARKS["assistant"]], spans
 
 
@@ -175,6 +178,7 @@ class Service:
         self._script = script
         self._send_raw = send_raw
         self._parsers: dict[int, Parser] = {}
+        self._replays = Replays()
 
     def answer(self, call: p.ToChat) -> p.FromChat:
         """The answer to a call, unless magic text prevents it."""
@@ -193,18 +197,26 @@ class Service:
         match call:
             case p.Render():
                 body = msgspec.json.decode(call.body)
+                body["messages"] += msgspec.json.decode(call.more or b"[]")
                 tokens, spans = render(body)
-                return _rendered(call.call, tokens, spans, body)
+                array = np.array(tokens, np.int32)
+                replayed, spans = self._replays.applied(array, spans, [vocab.END], _same)
+                return _rendered(call.call, replayed.tolist(), spans, body)
             case p.Complete():
                 prompt = vocab.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
                 return _rendered(call.call, prompt, [], msgspec.json.decode(call.body))
             case p.Tokenize():
                 return p.Tokenized(call.call, _packed(vocab.encode(call.text)))
+            case p.Detokenize():
+                return p.Texts(call.call, [vocab.decode(unpack(run).tolist()) for run in call.runs])
+            case p.Remember():
+                self._replays.remember(call.prompt, unpack(call.reply))
+                return p.Done(call.call)
             case p.Push():
                 return self._push(call)
             case p.Close():
                 self._parsers.pop(call.stream, None)
-                return p.Closed(call.call)
+                return p.Done(call.call)
             case p.Open():
                 return p.Problem(call.call, "a chat process holds one model")
 
@@ -221,10 +233,18 @@ class Service:
         return p.Deltas(call.call, msgspec.json.encode(deltas), whole)
 
 
+def _same(written: Tokens, generated: Tokens) -> bool:
+    """Both begin with the mark of the assistant's messages."""
+    first, second = (Parser().push(vocab.decode(tokens[1:].tolist()), True)[1] for tokens in (written, generated))
+    return same_message(first or {}, second or {})
+
+
 def _readable(call: p.ToChat) -> str:
     """A call's text and JSON, to look for magic in."""
     values = msgspec.structs.asdict(call).values()
-    return "\n".join(v if isinstance(v, str) else v.decode() for v in values if isinstance(v, str | bytes))
+    return "\n".join(
+        v if isinstance(v, str) else v.decode("utf-8", "replace") for v in values if isinstance(v, str | bytes)
+    )
 
 
 def _rendered(call: int, tokens: list[int], spans: list[p.Span], body: Json) -> p.Rendered:

@@ -353,7 +353,9 @@ class Worker:
         if (extent := job.checkpoints.pop(end, None)) is not None:
             piece = self.sequences.take_checkpoint(job.start.seq, extent)
             self._send(p.Checkpointed(job.start.request, end, extent, piece))
-        if end == job.target:
+        if end == job.target and not job.start.max_tokens:
+            self._finish(job, "length")
+        elif end == job.target:
             self._sample([job])
         return True
 

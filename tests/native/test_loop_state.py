@@ -8,6 +8,8 @@ by up to 1, and texts without near-ties are compared.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from loops import Engine, prompt_for
@@ -15,10 +17,18 @@ from loops import Engine, prompt_for
 from lcpd.engine import protocol as p
 
 pytestmark = pytest.mark.native
-KINDS = ["attention", "swa", "hybrid"]
-HALF = {"attention": 120, "swa": 400, "hybrid": 120}
-PREFIX = {"attention": 200, "swa": 600, "hybrid": 200}
-"""Items; on the sliding-window model more than its window of 512."""
+KINDS = ["attention", "swa", "hybrid", "recurrent"]
+HALF = {"attention": 120, "swa": 400, "hybrid": 120, "recurrent": 120}
+PREFIX = {"attention": 200, "swa": 608, "hybrid": 200, "recurrent": 200}
+"""Items; on the sliding-window model more than its window of 512, by a multiple of 32: a window that is restored begins
+in other cells, and without flash attention its sums are the same only where those are as many whole blocks further."""
+
+
+with_segments = pytest.mark.parametrize("kind", ["attention", "swa", "hybrid"], indirect=True)
+"""On recurrent models a checkpoint is all of the state."""
+with_checkpoints = pytest.mark.parametrize("kind", ["swa", "hybrid", "recurrent"], indirect=True)
+CACHE_TYPES = [("f16", "off"), ("f16", "on"), ("q8_0", "on"), ("q4_0", "on")]
+"""With and without flash attention, without which values cannot be quantised."""
 
 
 @pytest.fixture(params=KINDS)
@@ -42,11 +52,16 @@ def with_tail(engine, tokens, at, seed):
     return np.concatenate([tokens[:at], prompt_for(engine, 90, seed=seed)])
 
 
+def ranges(engine, *ends):
+    """The cuts to export tokens [0, ends[-1]), as far as the model has anything to export."""
+    return [] if engine.model.kind == "recurrent" else list(pairwise((0, *ends)))
+
+
 def saved_prefix(engine, tokens, **more):
     """Compute a prompt cold, export its prefix in two segments, and forget all; (its logits, segments, checkpoint)."""
     half, prefix = HALF[engine.model.kind], PREFIX[engine.model.kind]
     logits = engine.first_logits(1, tokens, checkpoints=[half, prefix], **more)
-    saved = engine.save(0, (0, half), (half, prefix))
+    saved = engine.save(0, *ranges(engine, half, prefix))
     assert saved.problem == ""
     engine.forget()
     return logits, saved.segments, restore_at(engine, prefix)
@@ -122,10 +137,17 @@ def test_a_window_shared_at_the_end_of_a_prompt_does_not_block_its_cells(models,
 # ---- saving and restoring ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-def test_a_restored_sequence_computes_the_very_same_logits(kind, models, make_context, kv_type):
+@pytest.mark.parametrize(
+    ("kind", "kv_type", "flash_attn"),
+    [
+        *((kind, *types) for kind in ("attention", "swa", "hybrid") for types in CACHE_TYPES),
+        ("recurrent", "f16", "off"),
+    ],
+    indirect=["kind"],
+)
+def test_a_restored_sequence_computes_the_very_same_logits(kind, models, make_context, kv_type, flash_attn):
     model = models(kind)
-    context = make_context(model, n_batch=256, n_ubatch=256, kv_type=kv_type, flash_attn="on")
+    context = make_context(model, n_batch=256, n_ubatch=256, kv_type=kv_type, flash_attn=flash_attn)
     engine = Engine(model, context)
     prefix = PREFIX[kind]
     tokens = prompt_for(engine, prefix + 60)
@@ -136,6 +158,7 @@ def test_a_restored_sequence_computes_the_very_same_logits(kind, models, make_co
     assert context.last_position(context.scratch) == -1
 
 
+@with_segments
 def test_what_is_restored_can_be_saved_and_restored_again(engine, kind):
     prefix = PREFIX[kind]
     tokens = prompt_for(engine, prefix + 60)
@@ -147,6 +170,7 @@ def test_what_is_restored_can_be_saved_and_restored_again(engine, kind):
     assert np.array_equal(got, expected)
 
 
+@with_segments
 def test_segments_are_restored_on_top_of_a_shared_prefix(engine, kind):
     """The first segment overlaps what is shared, by which nothing is held twice."""
     prefix, shared = PREFIX[kind], HALF[kind] // 2
@@ -162,6 +186,7 @@ def test_segments_are_restored_on_top_of_a_shared_prefix(engine, kind):
     assert [s.end - s.begin for s in engine.save(1, (0, prefix)).segments] == [prefix]
 
 
+@with_segments
 def test_a_sequence_is_extended_by_segments_in_place(engine, kind):
     prefix, half = PREFIX[kind], HALF[kind]
     tokens = prompt_for(engine, prefix + 60)
@@ -191,7 +216,7 @@ def test_a_window_that_was_recycled_comes_back_with_its_checkpoint(models, make_
     assert np.array_equal(got, expected)
 
 
-@pytest.mark.parametrize("kind", ["swa", "hybrid"], indirect=True)
+@with_checkpoints
 def test_another_texts_checkpoint_shows_in_the_logits(engine, kind):
     """The negative control: the equalities of this file are no accident."""
     prefix = PREFIX[kind]
@@ -206,6 +231,7 @@ def test_another_texts_checkpoint_shows_in_the_logits(engine, kind):
     assert np.abs(got - expected).max() > 0.1
 
 
+@with_segments
 def test_another_texts_segment_shows_in_the_logits(engine, kind):
     prefix = PREFIX[kind]
     tokens = prompt_for(engine, prefix + 60)
@@ -220,7 +246,10 @@ def test_another_texts_segment_shows_in_the_logits(engine, kind):
 
 @pytest.mark.parametrize(
     ("kind", "damaged"),
-    [*((kind, "segment") for kind in KINDS), ("swa", "checkpoint"), ("hybrid", "checkpoint")],
+    [
+        *((kind, "segment") for kind in ("attention", "swa", "hybrid")),
+        *((kind, "checkpoint") for kind in ("swa", "hybrid", "recurrent")),
+    ],
     indirect=["kind"],
 )
 def test_damaged_bytes_are_never_used(engine, kind, damaged):
@@ -276,6 +305,7 @@ def test_a_start_that_does_not_add_up_is_computed_from_the_beginning(engine, cha
     assert reply == engine.reply(3, tokens)
 
 
+@with_segments
 def test_an_export_leaves_the_running_sequence_as_it_is(engine):
     tokens = prompt_for(engine)
     expected = engine.reply(1, tokens, max_tokens=30)
@@ -289,6 +319,7 @@ def test_an_export_leaves_the_running_sequence_as_it_is(engine):
     assert engine.tokens(2) == expected
 
 
+@with_segments
 def test_a_segment_holds_its_tokens_kv_and_nothing_else(engine, kind):
     """On hybrids not the recurrent state, with sliding windows not the window; and never more than was announced."""
     from lcpd.engine.probe import measure
@@ -303,6 +334,25 @@ def test_a_segment_holds_its_tokens_kv_and_nothing_else(engine, kind):
         assert measured.checkpoint_bytes == 0
     else:
         assert 0 < engine.checkpoint_at(650).extent.size <= measured.checkpoint_bytes
+
+
+@pytest.mark.parametrize("kind", ["recurrent"], indirect=True)
+def test_a_recurrent_models_state_is_its_checkpoint_and_nothing_else(engine):
+    from lcpd.engine.probe import measure
+
+    measured = measure(engine.model, engine.context)
+    tokens = prompt_for(engine, 260)
+    engine.start(1, tokens, checkpoints=[200], max_tokens=1)
+    engine.run()
+    assert measured.segment_bytes == (0, 0)
+    assert engine.checkpoint_at(200).extent.size == measured.checkpoint_bytes
+    saved = engine.save(0, (0, 200))
+    assert (saved.segments, "holds 0 tokens" in saved.problem) == ([], True)
+    engine.forget()
+    engine.start(2, tokens, begin=200, max_tokens=1)
+    engine.run()
+    assert engine.begin_of(2) == 0
+    assert "no checkpoint at 200" in engine.problem_of(2)
 
 
 def test_what_does_not_fit_is_not_written(models, make_context):
@@ -320,6 +370,7 @@ def test_what_does_not_fit_is_not_written(models, make_context):
     assert bytes(engine.arena.view(second)) == bytes(engine.arena.view(guard)) == b"." * 1000
 
 
+@with_segments
 def test_more_than_a_sequence_holds_cannot_be_saved(engine):
     engine.start(1, prompt_for(engine, 100), max_tokens=1)
     engine.run()
@@ -328,14 +379,14 @@ def test_more_than_a_sequence_holds_cannot_be_saved(engine):
     assert "holds 40 tokens" in saved.problem
 
 
-@pytest.mark.parametrize("kind", ["swa", "hybrid"], indirect=True)
+@with_checkpoints
 def test_the_end_of_an_idle_sequence_is_saved_with_its_checkpoint(engine):
     tokens = prompt_for(engine)
     engine.start(1, tokens, max_tokens=10)
     engine.run()
     held = np.concatenate([tokens, p.unpack(engine.of(p.Finished, 1)[0].held)])
     following = np.concatenate([held, engine.tokens(1)[-1:], prompt_for(engine, 10, seed=5)])
-    saved = engine.save(0, (0, len(held)), checkpoint=True)
+    saved = engine.save(0, *ranges(engine, len(held)), checkpoint=True)
     expected = engine.first_logits(2, following, begin=len(held), source=0, shared=len(held))
     engine.forget()
     got = engine.first_logits(3, following, seq=1, begin=len(held), segments=saved.segments, restore=saved.checkpoint)
@@ -366,7 +417,7 @@ def test_a_reply_that_was_parked_goes_on_as_if_nothing_had_happened(engine, kind
     if where == "live":
         engine.start(2, tokens, begin=held, source=0, shared=held, max_tokens=30, **sampling)
     else:
-        saved = engine.save(0, (0, held), checkpoint=kind != "attention")
+        saved = engine.save(0, *ranges(engine, held), checkpoint=kind != "attention")
         engine.forget()
         engine.start(
             2, tokens, begin=held, segments=saved.segments, restore=saved.checkpoint, max_tokens=30, **sampling
@@ -493,3 +544,60 @@ def test_a_request_parked_while_it_is_restored_holds_what_it_asked_for(engine):
     engine.run()
     assert [(m.seq, m.done) for m in engine.of(p.Parked)] == [(0, 200)]
     assert engine.context.last_position(0) == 199
+
+
+# ---- prefill alone -----------------------------------------------------------------------------------------
+
+
+def test_a_request_for_no_token_computes_the_prompt_and_is_over(engine, kind):
+    """What it leaves is as good as what a reply would have begun from."""
+    tokens, prefix = prompt_for(engine, PREFIX[kind] + 60), PREFIX[kind]
+    expected = engine.first_logits(1, tokens, checkpoints=[prefix])
+    engine.forget()
+    engine.start(2, tokens[:prefix], max_tokens=0, checkpoints=[prefix])
+    engine.run()
+    assert [(m.reason, m.generated, m.held, m.decode_seconds) for m in engine.of(p.Finished, 2)] == [
+        ("length", 0, b"", 0.0)
+    ]
+    assert engine.prefill_cuts(2)[-1] == engine.context.last_position(0) + 1 == prefix
+    assert engine.tokens(2) == []
+    assert engine.checkpoint_at(prefix) is not None or kind == "attention"
+    got = engine.first_logits(3, tokens, begin=prefix, source=0, shared=prefix)
+    assert (engine.begin_of(3), engine.problem_of(3)) == (prefix, "")
+    assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", ["hybrid"], indirect=True)
+def test_a_request_for_no_token_leaves_running_replies_alone(engine):
+    engine.start(1, prompt_for(engine), max_tokens=40)
+    while not engine.tokens(1):
+        engine.loop.step()
+    engine.start(2, prompt_for(engine, 300, seed=3), seq=1, max_tokens=0)
+    engine.run()
+    assert [(m.request, m.generated) for m in engine.of(p.Finished)] == [(2, 0), (1, 40)]
+
+
+# ---- runs of cells -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["hybrid"], indirect=True)
+def test_copies_tell_in_how_many_runs_of_cells_tokens_lie(engine):
+    """A prompt alone is one run; replies that are decoded side by side lie in runs of one cell."""
+    tokens = prompt_for(engine, 600)
+    engine.start(1, tokens, checkpoints=[600], max_tokens=1)
+    engine.run()
+    saved = engine.save(0, (0, 600))
+    assert saved.runs == 1
+    engine.start(2, prompt_for(engine, 100, seed=2), seq=1, max_tokens=21)
+    engine.start(3, prompt_for(engine, 100, seed=3), seq=2, max_tokens=21)
+    engine.run()
+    assert engine.save(1, (0, 100)).runs == 1
+    assert 18 <= engine.save(1, (0, 50), (50, 120)).runs <= 24
+    engine.forget()
+    engine.start(4, tokens, begin=600 - 1, segments=saved.segments, max_tokens=1)
+    engine.run()
+    assert engine.of(p.Started, 4)[0].runs == 0, "there is no checkpoint, so nothing was restored"
+    more = np.concatenate([tokens, tokens[:9]])
+    engine.start(5, more, begin=600, segments=saved.segments, restore=engine.checkpoint_at(600), max_tokens=1, seq=1)
+    engine.run()
+    assert engine.of(p.Started, 5)[0].runs == 1

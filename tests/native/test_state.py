@@ -12,7 +12,10 @@ import pytest
 from support import text_of
 
 pytestmark = pytest.mark.native
-KINDS = ["attention", "swa", "hybrid"]
+KINDS = ["attention", "swa", "hybrid", "recurrent"]
+
+
+with_checkpoints = pytest.mark.parametrize("kind", ["swa", "hybrid", "recurrent"], indirect=True)
 
 
 def run(context, tokens, begin, seq=0, n_vocab=None):
@@ -40,7 +43,7 @@ def test_models_are_told_apart_by_what_their_state_is_made_of(kind, models):
     assert models(kind).kind == kind
 
 
-@pytest.mark.parametrize("kind", ["swa", "hybrid"], indirect=True)
+@with_checkpoints
 def test_a_checkpoint_brings_a_sequence_back_to_exactly_where_it_was_taken(setup):
     model, context, tokens = setup
     prefix, unbroken, other = tokens[:400], tokens[:450], np.concatenate([tokens[:400], tokens[600:900]])
@@ -68,7 +71,7 @@ def test_truncating_pure_attention_is_as_good_as_never_having_gone_on(models, ma
     assert np.array_equal(run(context, tokens[:250], 200, n_vocab=model.n_vocab), expected)
 
 
-@pytest.mark.parametrize("kind", ["swa", "hybrid"], indirect=True)
+@with_checkpoints
 def test_truncating_other_models_without_a_checkpoint_is_refused(setup):
     from lcpd.native.context import StateError
 
@@ -78,7 +81,7 @@ def test_truncating_other_models_without_a_checkpoint_is_refused(setup):
         context.truncate(0, 400)
 
 
-@pytest.mark.parametrize("kind", ["swa", "hybrid"], indirect=True)
+@with_checkpoints
 def test_the_wrong_checkpoint_is_told_apart_by_its_logits(setup):
     """The negative control of the tests above: equality there is no accident."""
     model, context, tokens = setup
@@ -95,7 +98,7 @@ def test_the_wrong_checkpoint_is_told_apart_by_its_logits(setup):
     assert np.abs(got - expected).max() > 0.5
 
 
-@pytest.mark.parametrize("kind", ["swa", "hybrid"], indirect=True)
+@with_checkpoints
 def test_a_checkpoint_that_the_sequence_cannot_take_is_an_error(setup):
     from lcpd.native.context import StateError
 

@@ -32,9 +32,9 @@ class Oracle:
     Asks a child process, which lives until the end of the with block.  Calls block until they are answered.
     """
 
-    def __init__(self, model: Path, ctx: int = 2048) -> None:
+    def __init__(self, model: Path, ctx: int = 2048, kv_type: str = "f16", flash_attn: str = "off") -> None:
         """`ctx`: cells of its context; at least four times the longest prompt with its reply."""
-        self._command = [sys.executable, "-m", "oracle.process", str(model), str(ctx)]
+        self._command = [sys.executable, "-m", "oracle.process", str(model), str(ctx), kv_type, flash_attn]
         self._environment = {
             **os.environ,
             "LLAMA_CPP_LIB_PATH": str(require_active().lib_dir),
@@ -71,6 +71,10 @@ class Oracle:
         """The worst gap of the reply's tokens."""
         return self._ask("gap", list(prompt), list(reply))
 
+    def least_gap(self, prompt: Sequence[int], reply: Sequence[int]) -> float:
+        """As `gap`, but of each token the smallest gap over several shapes of batches; takes several times as long."""
+        return self._ask("least_gap", list(prompt), list(reply))
+
     def lead(self, prompt: Sequence[int], reply: Sequence[int]) -> float:
         """By how much the best token beats the next one, where that is least."""
         return self._ask("lead", list(prompt), list(reply))
@@ -98,12 +102,18 @@ def main() -> None:
     from lcpd.native.log import LogCapture
     from lcpd.native.model import Model, ModelSettings
 
-    path, ctx = Path(sys.argv[1]), int(sys.argv[2])
+    path, ctx, kv_type, flash_attn = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     log = LogCapture()
     llama.llama_backend_init()
     model = Model(path, log, ModelSettings())
     settings = ContextSettings(
-        n_ctx=ctx, n_seq=SEQUENCES, n_batch=ctx, n_ubatch=min(512, ctx), threads=1, flash_attn="off"
+        n_ctx=ctx,
+        n_seq=SEQUENCES,
+        n_batch=ctx,
+        n_ubatch=min(512, ctx),
+        threads=1,
+        kv_type=kv_type,
+        flash_attn=flash_attn,  # type: ignore[arg-type]
     )
     context = Context(model, settings, log)
     replay = Replay(context, model.n_vocab, never=model.end_tokens)
@@ -120,6 +130,8 @@ def main() -> None:
                 return tokenize(*arguments)
             case "gap":
                 return float(replay.gaps(*arguments).max())
+            case "least_gap":
+                return float(replay.least_gaps(*arguments).max())
             case "lead":
                 best = np.sort(replay.rows(*arguments), axis=1)
                 return float((best[:, -1] - best[:, -2]).min())

@@ -36,8 +36,11 @@ class Replay:
 
     def gaps(self, prompt: Sequence[int], reply: Sequence[int]) -> npt.NDArray[np.float32]:
         """How far the logit of each token of the reply lies below the largest one, alone and cold."""
-        rows = self.rows(prompt, reply)
-        return rows.max(axis=1) - rows[np.arange(len(reply)), np.asarray(reply)]
+        return _gaps(self.rows(prompt, reply), reply)
+
+    def least_gaps(self, prompt: Sequence[int], reply: Sequence[int]) -> npt.NDArray[np.float32]:
+        """As `gaps`, of each token the smallest one over all shapes of batches that are tried: none explains more."""
+        return np.min([_gaps(rows, reply) for rows in [self.rows(prompt, reply), *self._varied(prompt, reply)]], axis=0)
 
     def rows(self, prompt: Sequence[int], reply: Sequence[int], cuts: Iterable[int] = ()) -> Rows:
         """The logits before each token of `reply`, computed in one pass but for `cuts` (positions)."""
@@ -100,9 +103,17 @@ class Replay:
         """The largest gap that different cuts explain, measured on the greedy reply of `length` tokens."""
         reply = self.greedy(prompt, length)
         reference = self.rows(prompt, reply)
-        end = len(prompt) + length
-        varied = [self.rows(prompt, reply, range(piece, end, piece)) for piece in _PIECES]
-        return FACTOR * max(shift(reference, rows) for rows in [*varied, self.beside(prompt, reply)])
+        return FACTOR * max(shift(reference, rows) for rows in self._varied(prompt, reply))
+
+    def _varied(self, prompt: Sequence[int], reply: Sequence[int]) -> list[Rows]:
+        """As `rows`, in other shapes of batches."""
+        end = len(prompt) + len(reply)
+        cut = [self.rows(prompt, reply, range(piece, end, piece)) for piece in _PIECES]
+        return [*cut, self.beside(prompt, reply)]
+
+
+def _gaps(rows: Rows, reply: Sequence[int]) -> npt.NDArray[np.float32]:
+    return rows.max(axis=1) - rows[np.arange(len(reply)), np.asarray(reply)]
 
 
 def shift(reference: Rows, rows: Rows) -> float:

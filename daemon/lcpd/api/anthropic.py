@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from lcpd.api.turn import Finished, Usage
+from lcpd.api.turn import Finished, Usage, timings
 
 Json = dict[str, Any]
 
@@ -112,7 +112,12 @@ class MessageStream:
         return [
             *self.start(),
             *self._stop_block(),
-            {"type": "message_delta", "delta": ending, "usage": self._usage.anthropic()},
+            {
+                "type": "message_delta",
+                "delta": ending,
+                "usage": self._usage.anthropic(),
+                "timings": timings(self._usage, event.done),
+            },
             {"type": "message_stop"},
         ]
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from lcpd.api import guard, info
+from lcpd.api import cache, guard, info
 from lcpd.api.chat_completions import chat_completions
 from lcpd.api.completions import completions
-from lcpd.api.context import CONTEXT, CORS, KEY, STATUS, Context
+from lcpd.api.context import ADMIN, CONTEXT, CORS, KEY, STATUS, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.messages import count_tokens, messages
 
@@ -29,6 +29,10 @@ def create_app(context: Context) -> web.Application:
     app.router.add_get("/version", info.version)
     app.router.add_get("/metrics", info.metrics)
     app.router.add_get("/slots", info.slots)
+    app.router.add_get("/cache", cache.overview)
+    app.router.add_get("/cache/requests/{id}", cache.why)
+    app.router.add_post("/cache/pin", cache.pin)
+    app.router.add_post("/cache/unpin", cache.unpin)
     for prefix in ("", "/v1"):
         # The SDKs are given a base URL with or without /v1, depending on their maker.
         app.router.add_get(f"{prefix}/models", info.models)
@@ -108,9 +112,10 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     if cors and request.method == "OPTIONS":
         headers = {"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": "*, Authorization"}
         return web.Response(status=204, headers={**cors, **headers})
+    sent = request.headers.get("Authorization"), request.headers.get("x-api-key")
+    request[ADMIN] = guard.known_key(*sent, context.admin_keys) is not None
     if context.api_keys and request.path not in guard.OPEN_PATHS:
-        sent = request.headers
-        key = guard.known_key(sent.get("Authorization"), sent.get("x-api-key"), context.api_keys)
+        key = guard.known_key(*sent, context.api_keys | context.admin_keys)
         if key is None:
             raise ApiError(
                 401,

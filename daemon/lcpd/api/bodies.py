@@ -75,6 +75,17 @@ class CompletionBody(OpenAiBody, kw_only=True):
     prompt: str | list[str | TokenId]
 
 
+class PinBody(OpenAiBody, kw_only=True):
+    """POST /cache/pin and /cache/unpin: a chat or a prompt, or a pin's number."""
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=20_000)] | None = None
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    pin: Positive | None = None
+
+
 class AnthropicMessage(msgspec.Struct):
     """One message; the system role inside of messages is what Claude Code sends."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from lcpd.anticipation.driver import Asked
 from lcpd.api import requests as r
 from lcpd.api import turn as t
 from lcpd.api.bodies import ChatBody
@@ -31,21 +31,27 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, ChatBody)
     r.check_model(context, body.model)
-    terms = r.with_choices(r.chat_terms(request, plain), plain)
+    terms = r.named(r.with_choices(r.chat_terms(request, plain), plain), "chatcmpl-")
     wanted = wanted_logprobs(plain)
     with r.api_errors("messages", plain):
         fields = chat_body(engine_fields(plain, max(wanted.top, 1) if wanted else 0))
-        rendered = await context.chat.render("chat", msgspec.json.encode(fields))
+        asked = Asked("chat", msgspec.json.encode(fields))
+        rendered = await context.chat.render(asked.dialect, asked.body)
     generations = await r.submit(context, rendered, "messages", terms)
-    turns = [Turn.begin(context.chat, generation, rendered) for generation in generations]
+    remembers = context.settings.cache.replay
+    turns = [Turn.begin(context.chat, generation, rendered, remembers) for generation in generations]
     try:
-        reply = _Reply(context, turns, plain, wanted)
+        reply = _Reply(context, terms.name, turns, plain, wanted)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
-            return await send_stream(request, reply.chunks(usage), lambda: COMMENT, lambda e: sse(e.openai()))
-        return await send_json(request, reply.whole(), ApiError.openai)
+            chunks = reply.chunks(usage)
+            response = await send_stream(request, chunks, lambda: COMMENT, lambda e: sse(e.openai()), reply.headers())
+        else:
+            response = await send_json(request, reply.whole(), ApiError.openai, reply.headers)
     finally:
         await t.close(turns)
+    r.look_ahead(context, asked, turns)
+    return response
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,17 @@ def wanted_logprobs(plain: Json) -> Logprobs | None:
 class _Reply:
     """The replies to one request in OpenAI's shapes."""
 
-    def __init__(self, context: Context, turns: list[Turn], fields: Collection[str], logprobs: Logprobs | None) -> None:
+    def __init__(
+        self, context: Context, name: str, turns: list[Turn], fields: Collection[str], logprobs: Logprobs | None
+    ) -> None:
         self._fields = fields
         self._turns = turns
         self._logprobs = logprobs
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": context.model_id}
+        self._head: Json = {"id": name, "created": int(time.time()), "model": context.model_id}
+
+    def headers(self) -> dict[str, str]:
+        """What the headers tell of it, as far as it is known."""
+        return t.headers(self._head["id"], self._turns[0].usage)
 
     async def whole(self) -> Json:
         """All replies as one object."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any
 
@@ -17,7 +16,7 @@ from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.logprobs import Columns, content
 from lcpd.api.sampling import engine_fields, with_schema
 from lcpd.api.stream import COMMENT, merged, send_json, send_stream, sse
-from lcpd.api.turn import Gathered, Usage, gather, timings, total
+from lcpd.api.turn import Gathered, Usage, gather, headers, timings, total
 from lcpd.scheduler.generation import Done, Generation, TokenProbs
 
 Json = dict[str, Any]
@@ -30,7 +29,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     r.check_model(context, body.model)
     prompt = _prompt(body)
     del plain["prompt"]
-    terms = r.with_choices(r.completion_terms(request, plain), plain)
+    terms = r.named(r.with_choices(r.completion_terms(request, plain), plain), "cmpl-")
     tells = _Logprobs(plain)
     with r.api_errors("prompt", plain):
         fields = with_schema(engine_fields(plain, tells.n_probs))
@@ -38,11 +37,12 @@ async def completions(request: web.Request) -> web.StreamResponse:
     generations = await r.submit(context, rendered, "prompt", terms)
     try:
         choices = [_Choice(index, generation, tells) for index, generation in enumerate(generations)]
-        reply = _Reply(context.model_id, choices, plain)
+        reply = _Reply(context.model_id, terms.name, choices, plain)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
-            return await send_stream(request, reply.chunks(usage), lambda: COMMENT, lambda e: sse(e.openai()))
-        return await send_json(request, reply.whole(), ApiError.openai)
+            chunks = reply.chunks(usage)
+            return await send_stream(request, chunks, lambda: COMMENT, lambda e: sse(e.openai()), reply.headers())
+        return await send_json(request, reply.whole(), ApiError.openai, reply.headers)
     finally:
         for generation in generations:
             generation.close()
@@ -101,15 +101,19 @@ class _Choice:
 class _Reply:
     """The replies to one request in OpenAI's shapes."""
 
-    def __init__(self, model: str, choices: list[_Choice], fields: Collection[str]) -> None:
+    def __init__(self, model: str, name: str, choices: list[_Choice], fields: Collection[str]) -> None:
         self._fields = fields
         self._choices = choices
-        self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
+        self._head: Json = {
+            "id": name,
             "object": "text_completion",
             "created": int(time.time()),
             "model": model,
         }
+
+    def headers(self) -> dict[str, str]:
+        """What the headers tell of it, as far as it is known."""
+        return headers(self._head["id"], self._choices[0].usage)
 
     async def whole(self) -> Json:
         """All replies as one object."""

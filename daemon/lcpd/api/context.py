@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from lcpd.anticipation.driver import Anticipator
 from lcpd.api.clients import ToolUsers
+from lcpd.cache.cache import PromptCache
 from lcpd.chat.client import ChatClient
 from lcpd.config import Settings
 from lcpd.engine.supervisor import Supervisor
@@ -21,6 +23,7 @@ class Context:
     settings: Settings
     supervisor: Supervisor
     dispatcher: Dispatcher
+    cache: PromptCache
     chat: ChatClient
     metrics: Metrics
     model_id: str
@@ -28,7 +31,11 @@ class Context:
     """Every name that a request's `model` may have."""
     created: int
     """Unix seconds."""
+    anticipator: Anticipator | None = None
+    """None where nothing is to be computed ahead."""
     api_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
+    admin_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
+    """Taken where API keys are, too."""
     tool_users: ToolUsers = field(default_factory=ToolUsers)
 
 
@@ -39,3 +46,5 @@ CORS: web.RequestKey[dict[str, str]] = web.RequestKey("cors", dict)
 """Headers for the answer to a page of an allowed origin."""
 KEY: web.RequestKey[str] = web.RequestKey("key", str)
 """The API key that the request carries, where keys are asked for."""
+ADMIN: web.RequestKey[bool] = web.RequestKey("admin", bool)
+"""Whether the request carries an admin key."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
 
 import msgspec
 from aiohttp import web
 
+from lcpd.anticipation.driver import Asked
 from lcpd.api import requests as r
 from lcpd.api.anthropic import Json, MessageStream, content_blocks, stop_reason
 from lcpd.api.bodies import MessagesBody
@@ -15,7 +15,7 @@ from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.normalise import messages_body
 from lcpd.api.stream import send_json, send_stream, sse
-from lcpd.api.turn import Delta, Finished, Turn, close
+from lcpd.api.turn import Delta, Finished, Turn, close, headers, timings
 from lcpd.chat.protocol import Rendered
 
 
@@ -24,22 +24,29 @@ async def messages(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
-    terms = r.chat_terms(request, plain)
-    rendered = await _render(context, plain)
+    terms = r.named(r.chat_terms(request, plain), "msg_")
+    asked = _asked(plain)
+    rendered = await _render(context, asked, plain)
     (generation,) = await r.submit(context, rendered, "messages", terms)
-    turn = Turn.begin(context.chat, generation, rendered)
-    message_id = f"msg_{uuid.uuid4().hex}"
+    turn = Turn.begin(context.chat, generation, rendered, context.settings.cache.replay)
     try:
         if body.stream:
             thinks = (body.thinking or {}).get("type") in ("enabled", "adaptive")
-            stream = MessageStream(message_id, context.model_id, turn.usage, thinks)
-            events = _events(turn, stream)
-            return await send_stream(
-                request, events, lambda: _wire(stream.heartbeat()), lambda e: sse(e.anthropic(), "error")
+            stream = MessageStream(terms.name, context.model_id, turn.usage, thinks)
+            response = await send_stream(
+                request,
+                _events(turn, stream),
+                lambda: _wire(stream.heartbeat()),
+                lambda e: sse(e.anthropic(), "error"),
+                headers(terms.name, turn.usage),
             )
-        return await send_json(request, _whole(turn, message_id, context.model_id), ApiError.anthropic)
+        else:
+            whole = _whole(turn, terms.name, context.model_id)
+            response = await send_json(request, whole, ApiError.anthropic, lambda: headers(terms.name, turn.usage))
     finally:
         await close([turn])
+    r.look_ahead(context, asked, [turn])
+    return response
 
 
 async def count_tokens(request: web.Request) -> web.Response:
@@ -47,16 +54,18 @@ async def count_tokens(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
-    rendered = await _render(context, plain)
+    rendered = await _render(context, _asked(plain), plain)
     return web.json_response({"input_tokens": len(rendered.tokens) // 4})
 
 
-async def _render(context: Context, plain: Json) -> Rendered:
+def _asked(plain: Json) -> Asked:
     changed, overrides = messages_body(plain)
+    return Asked("anthropic", msgspec.json.encode(changed), msgspec.json.encode(overrides) if overrides else None)
+
+
+async def _render(context: Context, asked: Asked, plain: Json) -> Rendered:
     with r.api_errors("messages", plain):
-        return await context.chat.render(
-            "anthropic", msgspec.json.encode(changed), msgspec.json.encode(overrides) if overrides else None
-        )
+        return await context.chat.render(asked.dialect, asked.body, asked.overrides)
 
 
 async def _whole(turn: Turn, message_id: str, model: str) -> Json:
@@ -72,6 +81,7 @@ async def _whole(turn: Turn, message_id: str, model: str) -> Json:
                     "stop_reason": stop_reason(event),
                     "stop_sequence": event.done.stop or None,
                     "usage": turn.usage.anthropic(),
+                    "timings": timings(turn.usage, event.done),
                 }
     raise AssertionError("a turn ends with Finished or an error")
 

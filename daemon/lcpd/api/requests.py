@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import uuid
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
+from lcpd.anticipation.driver import Asked, FinishedTurn, spans_of
 from lcpd.api.bodies import Body, parse
 from lcpd.api.clients import Client, identify, stated_priority
 from lcpd.api.context import CONTEXT, KEY, Context
@@ -24,6 +27,7 @@ from lcpd.api.errors import (
     unknown_model,
 )
 from lcpd.api.sampling import choices, for_choice
+from lcpd.api.turn import Turn
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Rendered
 from lcpd.engine.protocol import unpack
@@ -38,7 +42,6 @@ from lcpd.scheduler.generation import (
     QueueFull,
     QueueTimedOut,
 )
-from lcpd.scheduler.slots import Span
 
 Json = dict[str, Any]
 
@@ -94,6 +97,8 @@ class Terms:
     priority: Priority
     choices: int = 1
     min_tokens: int = 0
+    name: str = ""
+    """The id of the reply, and of its cache report; those of further replies are called name.1, name.2, ..."""
 
 
 def chat_terms(request: web.Request, plain: Json) -> Terms:
@@ -106,6 +111,11 @@ def chat_terms(request: web.Request, plain: Json) -> Terms:
 def completion_terms(request: web.Request, plain: Json) -> Terms:
     """The terms of a text completion, which has no tools in any case.  Raises ApiError."""
     return Terms(_client(request, plain).conversation, stated_priority(request.headers, plain) or "interactive")
+
+
+def named(terms: Terms, kind: str) -> Terms:
+    """The terms with a new id for the reply, which begins with `kind`."""
+    return replace(terms, name=f"{kind}{uuid.uuid4().hex}")
 
 
 def with_choices(terms: Terms, plain: Json) -> Terms:
@@ -136,20 +146,33 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms)
             raise bad_request("At least 1 token must be asked for; -1 is no limit.", "max_tokens")
         prompt = Prompt(
             tokens=tokens,
-            spans=tuple(Span(span.role, span.begin, span.length) for span in rendered.spans),
+            spans=spans_of(rendered),
             sampling=rendered.sampling,
             max_tokens=min(wanted, room) if wanted > 0 else room,
             min_tokens=min(terms.min_tokens, room),
             priority=terms.priority,
             client=terms.client,
         )
+        if context.anticipator is not None:
+            context.anticipator.begun(prompt)
         generations: list[Generation] = []
         try:
             for index in range(terms.choices):
                 sampling = for_choice(rendered.sampling, index)
-                generations.append(context.dispatcher.submit(replace(prompt, sampling=sampling)))
+                name = f"{terms.name}.{index}" if index else terms.name
+                generations.append(context.dispatcher.submit(replace(prompt, sampling=sampling, name=name)))
         except BaseException:
             for generation in generations:
                 generation.close()
             raise
         return generations
+
+
+def look_ahead(context: Context, asked: Asked, turns: Sequence[Turn]) -> None:
+    """The reply was sent: compute ahead what its conversation goes on with.  Of several replies none is known to be."""
+    turn = turns[0]
+    finished = turn.finished
+    if context.anticipator is None or len(turns) > 1 or finished is None or finished.done.reason == "cancelled":
+        return
+    generated = np.array(turn.generated, np.int32)
+    context.anticipator.finished(FinishedTurn(asked, turn.generation.prompt, generated, finished.message))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -93,10 +93,11 @@ async def send_stream(
     source: AsyncIterator[bytes],
     beat: Callable[[], bytes],
     failed: Callable[[ApiError], bytes],
+    headers: Mapping[str, str],
 ) -> web.StreamResponse:
     """Send `source` as server-sent events.  An ApiError in it is sent as `failed(error)` and ends the stream."""
     settings = request.app[CONTEXT].settings.server
-    response = web.StreamResponse(headers=SSE_HEADERS)
+    response = web.StreamResponse(headers={**SSE_HEADERS, **headers})
     await response.prepare(request)
     write = _patient_writer(request, response, settings.client_timeout)
     try:
@@ -117,9 +118,12 @@ async def send_stream(
 
 
 async def send_json(
-    request: web.Request, result: Awaitable[Any], failed: Callable[[ApiError], Any]
+    request: web.Request,
+    result: Awaitable[Any],
+    failed: Callable[[ApiError], Any],
+    headers: Callable[[], Mapping[str, str]],
 ) -> web.StreamResponse:
-    """Send the JSON that `result` gives.
+    """Send the JSON that `result` gives, with the `headers` as they are known when they have to be sent.
 
     When that takes longer than a heartbeat interval, the status (200) and white space go out in advance, which JSON
     allows before a value; an error that comes up later can then only be told in the body.
@@ -128,8 +132,10 @@ async def send_json(
     task = asyncio.ensure_future(result)
     try:
         if (await asyncio.wait([task], timeout=settings.heartbeat_interval))[0]:
-            return web.json_response(body=msgspec.json.encode(await task))
-        response = web.StreamResponse(headers={"Content-Type": "application/json", "X-Accel-Buffering": "no"})
+            body = msgspec.json.encode(await task)
+            return web.json_response(body=body, headers=headers())
+        early = {"Content-Type": "application/json", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers={**early, **headers()})
         await response.prepare(request)
         write = _patient_writer(request, response, settings.client_timeout)
         await write(b" ")

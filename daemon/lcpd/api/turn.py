@@ -7,12 +7,17 @@ growing backlog.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from lcpd.api import cache_report
+from lcpd.chat import replay
 from lcpd.chat.client import ChatClient, Reply
 from lcpd.chat.protocol import Rendered
 from lcpd.scheduler.generation import Begun, Done, Event, Generation, Text, TokenProbs
+from lcpd.scheduler.report import CacheReport
 
 Json = dict[str, Any]
 
@@ -46,6 +51,8 @@ class Usage:
     prompt: int
     cached: int = 0
     generated: int = 0
+    report: CacheReport | None = None
+    """Where the prompt's tokens came from; None before that is known."""
 
     def openai(self) -> Json:
         """As in OpenAI's usage objects."""
@@ -69,7 +76,7 @@ class Usage:
 def total(usages: Sequence[Usage]) -> Usage:
     """The counts of several replies to one prompt, which is counted once."""
     cached = min(usage.cached for usage in usages)
-    return Usage(usages[0].prompt, cached, sum(usage.generated for usage in usages))
+    return Usage(usages[0].prompt, cached, sum(usage.generated for usage in usages), usages[0].report)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def gather(batch: list[Event], usage: Usage) -> Gathered:
     done: Done | None = None
     for event in batch:
         if isinstance(event, Begun):
-            usage.cached = event.cached
+            usage.cached, usage.report = event.cached, event.report
         elif isinstance(event, Text):
             usage.generated += len(event.tokens)
             text += event.text
@@ -109,11 +116,18 @@ class Turn:
     generation: Generation
     reply: Reply
     usage: Usage
+    remembers: bool = True
+    """Whether the reply is to be repeated as it was generated when it comes back as history."""
+    generated: list[int] = field(default_factory=list)
+    """Tokens of the reply so far."""
+    finished: Finished | None = None
+    """The whole reply, when it is complete."""
 
     @classmethod
-    def begin(cls, chat: ChatClient, generation: Generation, rendered: Rendered) -> Turn:
+    def begin(cls, chat: ChatClient, generation: Generation, rendered: Rendered, remembers: bool = True) -> Turn:
         """Follow a generation that has been submitted for a rendered prompt."""
-        return cls(chat, generation, chat.open_reply(rendered.fields), Usage(len(generation.prompt.tokens)))
+        reply, usage = chat.open_reply(rendered.fields), Usage(len(generation.prompt.tokens))
+        return cls(chat, generation, reply, usage, remembers)
 
     async def events(self) -> AsyncIterator[TurnEvent]:
         """Begun, then deltas, then Finished; raises the errors of the generation and of the chat process."""
@@ -121,6 +135,8 @@ class Turn:
         async for batch in self.generation.batches():
             new = gather(batch, self.usage)
             probs += new.probs
+            for event in batch:
+                self.generated.extend(event.tokens if isinstance(event, Text) else ())
             if begun := next((event for event in batch if isinstance(event, Begun)), None):
                 yield begun
             if new.text or new.done:
@@ -130,7 +146,27 @@ class Turn:
                     probs = ()
                 if new.done:
                     assert message is not None, "a final push returns the whole message"
-                    yield Finished(message, new.done, probs)
+                    self.finished = Finished(message, new.done, probs)
+                    self._remember(new.done)
+                    yield self.finished
+
+    def _remember(self, done: Done) -> None:
+        """Before the client can send the reply back: the chat process takes one call after the other."""
+        if not self.remembers or done.reason not in ("stop", "length"):
+            return
+        prompt = self.generation.prompt
+        start = replay.reply_start([(span.role, span.begin) for span in prompt.spans])
+        if start is not None:
+            generated = self.generated[:-1] if done.reason == "stop" else self.generated
+            opening = prompt.tokens[start:]
+            reply = np.concatenate([opening, np.array(generated, np.int32)])
+            self.chat.remember(replay.digest(prompt.tokens[:start]), reply)
+
+
+def headers(name: str, usage: Usage) -> dict[str, str]:
+    """A reply's id and, where it is known already, where its prompt came from."""
+    known = {"x-lcpd-cache": cache_report.header(usage.report)} if usage.report else {}
+    return {"x-lcpd-request-id": name, **known}
 
 
 async def close(turns: Sequence[Turn]) -> None:
@@ -142,8 +178,9 @@ async def close(turns: Sequence[Turn]) -> None:
 
 
 def timings(usage: Usage, done: Done) -> Json:
-    """What was computed and how fast, in llama-server's words and units (milliseconds)."""
+    """What was computed and how fast, in llama-server's words and units (milliseconds); and why it was computed."""
     computed = usage.prompt - usage.cached
+    report = {"cache": cache_report.brief(usage.report)} if usage.report else {}
     return {
         "cache_n": usage.cached,
         "prompt_n": computed,
@@ -153,4 +190,5 @@ def timings(usage: Usage, done: Done) -> Json:
         "predicted_ms": done.decode_seconds * 1e3,
         # The first token comes out of the prefill; decoding makes the others.
         "predicted_per_second": (done.generated - 1) / done.decode_seconds if done.decode_seconds else 0.0,
+        **report,
     }

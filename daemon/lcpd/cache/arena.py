@@ -42,13 +42,15 @@ class Arena:
     An arena of size 0 is disabled: it has no descriptor and every allocation gives None.
     """
 
-    def __init__(self, size: int) -> None:
-        """`size` in bytes (`cache.ram`).  Raises ArenaError when so much cannot be mapped."""
-        self.size = size
-        self.fd = -1
-        """Of the memfd, for the worker; -1: disabled or closed.  It cannot be resized by anybody."""
-        self._extents = ExtentAllocator(size)
-        self._bytes: memoryview | None = None
+    _bytes: memoryview | None
+    """None: disabled or closed."""
+
+    def __init__(self, size: int, front: int = 0) -> None:
+        """`size` in bytes (`cache.ram`), of which the first `front`, a multiple of 64, are no part of any extent.
+
+        Raises ArenaError when so much cannot be mapped.
+        """
+        self._reset(size, front)
         if not size:
             return
         try:
@@ -59,6 +61,44 @@ class Arena:
         except (OSError, OverflowError, ValueError) as error:
             self.close()
             raise ArenaError(f"an arena of {size} bytes cannot be mapped ({error}): make cache.ram smaller") from error
+
+    @classmethod
+    def adopt(cls, fd: int, size: int, front: int = 0) -> Arena:
+        """An arena in the memory of an earlier one, whose bytes are still there; no extent is in use.
+
+        Takes `fd` over, which is closed where it is no arena of that size.  Raises ArenaError then.
+        """
+        arena = cls.__new__(cls)
+        arena._reset(size, front)
+        arena.fd = fd
+        try:
+            if (seals := fcntl.fcntl(fd, fcntl.F_GET_SEALS)) & _SEALS != _SEALS:
+                raise ValueError(f"its seals are {seals:#x} instead of {_SEALS:#x}: somebody could take memory away")
+            if (actual := os.fstat(fd).st_size) != size:
+                raise ValueError(f"it has {actual} bytes, cache.ram is {size}")
+            os.set_inheritable(fd, False)
+            arena._bytes = _map(fd, size)
+        except (OSError, OverflowError, ValueError) as error:
+            arena.close()
+            raise ArenaError(f"the memory cannot be used again: {error}") from error
+        return arena
+
+    def _reset(self, size: int, front: int) -> None:
+        self.size = size - front
+        """Bytes that extents can take up."""
+        self.mapped = size
+        """Bytes in all."""
+        self.fd = -1
+        """Of the memfd, for the worker; -1: disabled or closed.  It cannot be resized by anybody."""
+        self._extents = ExtentAllocator(size - front, front)
+        self._bytes = None
+
+    @property
+    def front(self) -> memoryview:
+        """The writable bytes before the extents.  Raises ArenaError when the arena is closed."""
+        if self._bytes is None:
+            raise ArenaError("the arena is disabled or closed")
+        return self._bytes[: self.mapped - self.size]
 
     @property
     def used(self) -> int:
@@ -78,6 +118,10 @@ class Arena:
     def allocate(self, size: int) -> Extent | None:
         """An extent of `size` bytes (more than 0) with undefined content, or None where there is no room for it."""
         return self._extents.allocate(size)
+
+    def claim(self, extent: Extent) -> bool:
+        """Take just this extent into use, with its content; False where that is no extent, or not all of it is free."""
+        return self._extents.claim(extent)
 
     def shrink(self, extent: Extent, size: int) -> Extent:
         """The front part of `extent`, which is no longer valid.  Raises ExtentError when it was not in use."""

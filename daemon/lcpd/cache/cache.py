@@ -7,14 +7,19 @@ what follows on a part of one; until then a path that turns off within a segment
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from lcpd.cache.arena import Arena
 from lcpd.cache.eviction import PayloadNode
+from lcpd.cache.history import History, LossReason, Past, went_on
 from lcpd.cache.holdings import Holdings, reach
 from lcpd.cache.payloads import Payload
-from lcpd.cache.trie import Match
+from lcpd.cache.tree import Tree, draw
+from lcpd.cache.trie import Match, Trie
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens
 
 
@@ -39,6 +44,10 @@ class CacheStats:
     nodes: int
     dropped: dict[str, int]
     """Payloads that went since the start: "segment" and "checkpoint" for want of room, "discarded", "corrupt"."""
+    fragmentation: float
+    """The share of the free bytes that lies outside of the largest free run: 0 (best) to almost 1."""
+    remembered: int
+    """Tokens of prompts and replies, whether or not anything is left of their state."""
 
 
 @dataclass(eq=False)
@@ -58,6 +67,7 @@ class PromptCache:
         self._holdings = Holdings(arena, clock)
         self._store = self._holdings.store
         self._trie = self._holdings.trie
+        self._history = History(clock=clock)
         self._chunk = segment_chunk
         self._clock = clock
         self._segment_bytes = (0, 0)
@@ -68,7 +78,16 @@ class PromptCache:
         self._segment_bytes = segment_bytes
         self._checkpoint_bytes = checkpoint_bytes
 
+    def measured(self, seconds_per_token: float) -> None:
+        """What computing a token takes on this machine: the measure of what keeping it is worth."""
+        self._holdings.economics = replace(self._holdings.economics, seconds_per_token=seconds_per_token)
+
     # ---- what is there -----------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Bytes of the arena."""
+        return self._store.arena.size
 
     def checkpoints_on(self, tokens: Tokens) -> list[int]:
         """Positions of the checkpoints along this path, ascending; the last may be len(tokens)."""
@@ -97,6 +116,17 @@ class PromptCache:
             if upto > begin and node.segment is not None
         ]
 
+    def pieces(self) -> Iterator[Piece]:
+        """All that is offered, in no particular order."""
+        for node in self._trie.nodes():
+            for payload in (node.segment, node.checkpoint):
+                if payload is not None:
+                    yield payload.piece
+
+    def tree(self, slots: Iterable[Tokens] = (), limit: int = 200) -> Tree:
+        """What is known and where it is, as plain data; `slots`: the tokens that each slot holds."""
+        return draw(self._trie, list(slots), self._holdings.held_nodes(), self._clock(), limit)
+
     def stats(self) -> CacheStats:
         """Walks over all nodes."""
         nodes = list(self._trie.nodes())
@@ -114,7 +144,46 @@ class PromptCache:
             tokens=sum(len(node.covers) for node in nodes),
             nodes=len(nodes),
             dropped=dict(self._holdings.dropped),
+            fragmentation=self._store.arena.fragmentation,
+            remembered=self._history.tokens,
         )
+
+    # ---- what there was ----------------------------------------------------------------------------------
+
+    def past(self, tokens: Tokens) -> Past:
+        """What is remembered of a prompt, whether or not anything is left of its state.  Changes nothing."""
+        past = self._history.past(tokens)
+        match = self._trie.match(tokens)  # knows more where the arena outlived the daemon
+        return replace(past, length=match.length, went_on=went_on(match)) if match.length > past.length else past
+
+    def branches_on(self, tokens: Tokens) -> list[int]:
+        """Positions at which earlier prompts parted from this one, ascending; see `History.branches_on`."""
+        return self._history.branches_on(tokens)
+
+    def remember(self, tokens: Tokens, prompt: int) -> None:
+        """These tokens were computed, of which the first `prompt` were a prompt and the rest its reply."""
+        self._history.remember(tokens, prompt)
+
+    def lose(self, tokens: Tokens, begin: int, reason: LossReason, detail: str = "") -> None:
+        """The state of tokens from `begin` on was lost, and not for want of room: cache reports are to say so."""
+        self._history.lose(tokens, begin, reason, detail)
+
+    # ---- holding -----------------------------------------------------------------------------------------
+
+    def hold(self, tokens: Tokens) -> int:
+        """Never give up for want of room what is known of this path, now or later; returns what `release` takes.
+
+        What is held goes on counting against the arena's size: too much of it leaves no room for anything else.
+        """
+        return self._holdings.hold(tokens)
+
+    def release(self, number: int) -> bool:
+        """Undo a `hold`; False where there is none of this number."""
+        return self._holdings.release(number)
+
+    def holds(self) -> dict[int, Tokens]:
+        """The paths that are held, by number."""
+        return self._holdings.holds()
 
     # ---- using it ----------------------------------------------------------------------------------------
 
@@ -147,6 +216,7 @@ class PromptCache:
 
         They are offered no more, nor is what builds on them; their bytes are freed when nobody has them pinned.
         """
+        self._history.lose(pin.tokens[: pin.end], begin, "damaged")
         for node, upto in self._trie.coverage(pin.tokens[: pin.end]):
             if upto > begin and node.segment in pin.payloads:
                 self._holdings.drop_below(node, "discarded")
@@ -228,6 +298,47 @@ class PromptCache:
         """Raise IntegrityError unless the trie is sound and every byte in use belongs to one payload or reservation."""
         self._holdings.check_integrity()
 
+    # ---- carrying it over to the next daemon -------------------------------------------------------------
+
+    @property
+    def trie(self) -> Trie[Payload]:
+        """All that is known; not to be changed."""
+        return self._trie
+
+    @property
+    def changes(self) -> int:
+        """Payloads that came or went so far."""
+        return self._store.changes
+
+    def install(self, trie: Trie[Payload]) -> None:
+        """Take over a trie whose payloads lie in the arena.  ValueError unless nothing was kept so far."""
+        if self._trie.root.children:
+            raise ValueError("the prompt cache is in use already")
+        self._trie.root = trie.root
+
+    def payloads(self) -> list[Payload]:
+        """All that are offered now."""
+        return [payload for node in self._trie.nodes() for payload in (node.segment, node.checkpoint) if payload]
+
+    def pinned(self, payload: Payload) -> AbstractContextManager[None]:
+        """Keep the bytes of a payload for the time being."""
+        return self._store.pinned(payload)
+
+    def condemn(self, payload: Payload) -> None:
+        """Its bytes proved not to be those that were stored: it is offered no more, nor are segments that build on it.
+
+        Nothing happens to one that is not offered.
+        """
+        for node in list(self._trie.nodes()):
+            if node.segment is payload:
+                tokens = np.concatenate([_before(node), node.covers])
+                self._history.remember(tokens, len(tokens))
+                self._history.lose(tokens, node.begin, "damaged")
+                self._holdings.drop_below(node, "corrupt")
+            elif node.checkpoint is payload:
+                self._holdings.drop_checkpoint(node, "corrupt")
+        self._holdings.tidy()
+
     # ---- details -----------------------------------------------------------------------------------------
 
     def _reserve_cuts(self, tokens: Tokens) -> list[Cut]:
@@ -264,6 +375,15 @@ class PromptCache:
         for node in self._trie.match(tokens).nodes:
             node.last_used = now
             node.hits += hits
+
+
+def _before(node: PayloadNode) -> Tokens:
+    """The items on the way to where a node begins."""
+    edges = []
+    while node.parent is not None:
+        node = node.parent
+        edges.append(node.edge)
+    return np.concatenate(edges[::-1])
 
 
 def _checkpoint_nodes(match: Match[Payload]) -> list[PayloadNode]:

@@ -17,11 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol, TypeVar
-
-from lcpd.cache.trie import Match
-
-P = TypeVar("P")
+from typing import Protocol
 
 INTERVAL = 8192
 """Tokens between two checkpoints of a long stretch, at most: what a crash or a rewind may cost."""
@@ -66,17 +62,6 @@ def stable_end(spans: Sequence[Span]) -> int | None:
 def last_user_start(spans: Sequence[Span]) -> int | None:
     """Where the last user message begins."""
     return max((span.begin for span in spans if span.role == "user"), default=None)
-
-
-def branch_points(match: Match[P]) -> list[int]:
-    """Where others part from a path, ascending: in nodes that go on elsewhere too, or where the path leaves an edge.
-
-    A path that goes on where another one ended has not parted from it.
-    """
-    found = [node.end for node in match.nodes if node.end < match.length and len(node.children) > 1]
-    if match.nodes and (match.length < match.nodes[-1].end or match.nodes[-1].children):
-        found.append(match.length)
-    return found
 
 
 def minimum_gap(checkpoint_bytes: int, copy_speed: float, prefill_speed: float, odds: float = ODDS) -> int:

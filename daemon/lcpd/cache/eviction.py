@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Collection
 from itertools import count
 
 from lcpd.cache.payloads import Payload
@@ -17,11 +18,14 @@ class Eviction:
     """One search for room.  The trie may only lose what `next` names while it is in use.
 
     A segment is named after all segments that build on it and, where checkpoints are needed to go on at all, after
-    all checkpoints that need it.  Neither it nor a checkpoint is named while it is pinned.
+    all checkpoints that need it.  Neither it nor a checkpoint is named while it is pinned, or its node is held.
     """
 
-    def __init__(self, trie: Trie[Payload], now: float, economics: Economics) -> None:
+    def __init__(
+        self, trie: Trie[Payload], now: float, economics: Economics, held: Collection[PayloadNode] = ()
+    ) -> None:
         """Costs nothing; the first question costs one walk over all nodes."""
+        self._held = frozenset(held)
         self._trie = trie
         self._scanned = False
         self._rolls_back = False
@@ -47,7 +51,7 @@ class Eviction:
         while self._heap:
             known, _, _, node, kind = heapq.heappop(self._heap)
             payload = _payload(node, kind)
-            if payload is None or payload.pins:  # None: listed twice, and dropped the first time
+            if payload is None or self._stays(node, payload):  # None: listed twice, and dropped the first time
                 continue
             if self._worth(node, kind) > known:  # a neighbour is gone on which it depended
                 self._push(node, kind)
@@ -56,6 +60,9 @@ class Eviction:
             self._forget(node, kind)
             return node, kind
         return None
+
+    def _stays(self, node: PayloadNode, payload: Payload | None) -> bool:
+        return payload is not None and (payload.pins > 0 or node in self._held)
 
     def _scan(self) -> None:
         if self._scanned:
@@ -70,11 +77,11 @@ class Eviction:
             segment, checkpoint = node.segment, node.checkpoint
             self._segments[parent] += self._segments[node] + (segment is not None)
             self._checkpoints[parent] += self._checkpoints[node] + (checkpoint is not None)
-            if node in needed or _is_pinned(segment) or _is_pinned(checkpoint):
+            if node in needed or self._stays(node, segment) or self._stays(node, checkpoint):
                 needed.add(parent)
             elif segment is not None:
                 self._evictable += segment.bytes
-            if checkpoint is not None and not checkpoint.pins:
+            if checkpoint is not None and not self._stays(node, checkpoint):
                 self._evictable += checkpoint.bytes
         for node in nodes:
             if node.checkpoint is not None:
@@ -141,10 +148,6 @@ class Eviction:
             if at.segment is not None and not self._segments[at]:
                 self._push(at, "segment")
             at = at.parent
-
-
-def _is_pinned(payload: Payload | None) -> bool:
-    return payload is not None and payload.pins > 0
 
 
 def _payload(node: PayloadNode, kind: Kind) -> Payload | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 
 from lcpd.engine.protocol import Extent
 
@@ -15,13 +15,13 @@ class ExtentError(ValueError):
 
 
 class ExtentAllocator:
-    """Hands out extents of [0, size) and never more than that.
+    """Hands out extents of [begin, begin + size) and never more than that.
 
     Every operation costs O(log n) comparisons for n free runs, which are never adjacent.
     """
 
-    def __init__(self, size: int) -> None:
-        """`size` is in bytes; what exceeds a multiple of `ALIGNMENT` is never handed out."""
+    def __init__(self, size: int, begin: int = 0) -> None:
+        """Both in bytes; what exceeds a multiple of `ALIGNMENT` is never handed out.  `begin` is such a multiple."""
         self.size = size - size % ALIGNMENT
         self.used = 0
         """Bytes in use, each extent rounded up to a multiple of `ALIGNMENT`."""
@@ -34,7 +34,7 @@ class ExtentAllocator:
         self._by_size: list[tuple[int, int]] = []
         """(size, offset) of the free runs, ascending."""
         if self.size:
-            self._add_run(0, self.size)
+            self._add_run(begin, self.size)
 
     @property
     def free_bytes(self) -> int:
@@ -66,6 +66,24 @@ class ExtentAllocator:
         self._extents[offset] = size
         self.used += needed
         return Extent(offset, size)
+
+    def claim(self, extent: Extent) -> bool:
+        """Take just this extent into use; False where it is none that could have been handed out, or not all free."""
+        end = extent.offset + _round_up(extent.size)
+        index = bisect_right(self._offsets, extent.offset) - 1
+        if extent.size <= 0 or extent.offset % ALIGNMENT or index < 0:
+            return False
+        begin = self._offsets[index]
+        run_end = begin + self._runs[begin]
+        if end > run_end:
+            return False
+        self._remove_run(begin)
+        for start, stop in ((begin, extent.offset), (end, run_end)):
+            if start < stop:
+                self._add_run(start, stop - start)
+        self._extents[extent.offset] = extent.size
+        self.used += end - extent.offset
+        return True
 
     def shrink(self, extent: Extent, size: int) -> Extent:
         """The front part of `extent`, at least one byte; the rest is free and `extent` is no longer valid."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 from lcpd.cache.arena import Arena
 from lcpd.cache.eviction import Eviction, PayloadNode
@@ -37,7 +38,10 @@ class Holdings:
         self.dropped: Counter[str] = Counter()
         """Payloads that went, by reason."""
         self._clock = clock
-        self._economics = Economics()
+        self.economics = Economics()
+        """May be set anew at any time."""
+        self._held: dict[int, Tokens] = {}
+        self._numbers = count(1)
         self._loose: list[PayloadNode] = []
         """Nodes that lost something."""
 
@@ -45,7 +49,7 @@ class Holdings:
 
     def eviction(self) -> Eviction:
         """A search for room, good for as long as nothing is added."""
-        return Eviction(self.trie, self._clock(), self._economics)
+        return Eviction(self.trie, self._clock(), self.economics, self.held_nodes())
 
     def make_room(self, size: int, anchor: Payload | None = None, eviction: Eviction | None = None) -> Extent | None:
         """Reserve `size` bytes, for which what is worth least is dropped; nothing is where that cannot be enough."""
@@ -65,6 +69,26 @@ class Holdings:
             if extent is not None:
                 return extent
         return None
+
+    # ---- holding -----------------------------------------------------------------------------------------
+
+    def hold(self, tokens: Tokens) -> int:
+        """Keep what is known of this path, now or later, whatever else needs room; returns its number."""
+        number = next(self._numbers)
+        self._held[number] = tokens
+        return number
+
+    def release(self, number: int) -> bool:
+        """Undo a `hold`; False where there is none of this number."""
+        return self._held.pop(number, None) is not None
+
+    def holds(self) -> dict[int, Tokens]:
+        """The paths that are held, by number."""
+        return dict(self._held)
+
+    def held_nodes(self) -> set[PayloadNode]:
+        """All nodes on paths that are held."""
+        return {node for tokens in self._held.values() for node in self.trie.match(tokens).nodes}
 
     # ---- dropping ----------------------------------------------------------------------------------------
 

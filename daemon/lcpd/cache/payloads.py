@@ -52,6 +52,8 @@ class PayloadStore:
         self.arena = arena
         self.lingering: set[Payload] = set()
         """Dropped, but pinned."""
+        self.changes = 0
+        """Payloads that came or went so far."""
         self._reserved: dict[Extent, Payload | None] = {}
 
     @property
@@ -83,11 +85,13 @@ class PayloadStore:
         if piece.extent.offset != extent.offset or piece.extent.size > extent.size:
             raise ValueError(f"{piece.extent} is not the front part of {extent}")
         self._settle(extent)
+        self.changes += 1
         return Payload({TARGET: Piece(self.arena.shrink(extent, piece.extent.size), piece.checksum)})
 
     def drop(self, payload: Payload) -> None:
         """The payload is offered no more; its bytes are freed now or with its last pin."""
         payload.dropped = True
+        self.changes += 1
         if payload.pins:
             self.lingering.add(payload)
         else:

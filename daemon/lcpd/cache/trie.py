@@ -183,8 +183,13 @@ class Trie(Generic[P]):
             self.remove(node)
             node = parent
         for above in (node, node.parent):
-            if above is not None and above.parent is not None and above.checkpoint is None and len(above.children) == 1:
-                self._join(above, next(iter(above.children.values())))
+            if above is not None:
+                self.join(above)
+
+    def join(self, node: Node[P]) -> None:
+        """Make one node of `node` and its only child; nothing happens where something needs the boundary."""
+        if node.parent is not None and node.checkpoint is None and len(node.children) == 1:
+            self._join(node, next(iter(node.children.values())))
 
     # ---- checking ----------------------------------------------------------------------------------------
 
@@ -264,7 +269,8 @@ class Trie(Generic[P]):
 
     def _join(self, node: Node[P], child: Node[P]) -> None:
         """Make one node, `child`, of `node` and its only child, unless a segment needs the boundary."""
-        if child.segment is not None or (node.segment is not None and node.covers_end < child.end):
+        follows = common(node.covers[len(node.edge) :], child.edge) == len(child.edge)
+        if child.segment is not None or (node.segment is not None and not follows):
             return
         assert node.parent is not None
         child.parent, child.begin, child.edge = node.parent, node.begin, np.concatenate([node.edge, child.edge])

@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lcpd.chat import protocol as p
+from lcpd.engine.protocol import Tokens, pack
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
 from lcpd.ipc.child import Child, describe_exit
 from lcpd.ipc.frames import FrameError
@@ -176,9 +177,14 @@ class ChatClient:
 
     # ---- calls -----------------------------------------------------------------------------------------
 
-    async def render(self, dialect: p.Dialect, body: bytes, overrides: bytes | None = None) -> p.Rendered:
-        """A chat body as tokens and fields; `overrides` win over fields converted from another dialect."""
-        return await self._call(p.Render(next(self._ids), dialect, body, overrides), p.Rendered)
+    async def render(
+        self, dialect: p.Dialect, body: bytes, overrides: bytes | None = None, more: bytes | None = None
+    ) -> p.Rendered:
+        """A chat body as tokens and fields; `overrides` win over fields converted from another dialect.
+
+        `more`: a JSON list of messages in OpenAI's shape that follow on the body's.
+        """
+        return await self._call(p.Render(next(self._ids), dialect, body, overrides, more), p.Rendered)
 
     async def complete(self, prompt: str | list[int], body: bytes) -> p.Rendered:
         """A text completion's prompt as tokens, its fields checked."""
@@ -188,6 +194,20 @@ class ChatClient:
         """A text's tokens, packed."""
         call = p.Tokenize(next(self._ids), text, add_special, parse_special)
         return (await self._call(call, p.Tokenized)).tokens
+
+    async def detokenize(self, runs: Sequence[Tokens]) -> list[str]:
+        """The texts of runs of tokens, special tokens included."""
+        call = p.Detokenize(next(self._ids), [pack(run) for run in runs])
+        return (await self._call(call, p.Texts)).texts
+
+    def remember(self, prompt: bytes, reply: Tokens) -> None:
+        """Have later renderings repeat a reply as it was generated (:mod:`lcpd.chat.replay`).
+
+        Does not wait, and does nothing where there is no process: what it remembers goes with it anyway.
+        """
+        if process := self._process:
+            pending = _Pending(p.Remember(next(self._ids), prompt, pack(reply)), _unawaited())
+            self._send(process, pending)
 
     def open_reply(self, fields: bytes) -> Reply:
         """A parser for one reply to a request with these fields (of `Rendered`)."""
@@ -227,7 +247,7 @@ class ChatClient:
         """Drop a reply's parser; nothing happens when it is gone, after the final push for instance."""
         if self._process and reply.process == self._process.generation:
             with suppress(ChatCrashed, ChatUnavailable):
-                await self._call(p.Close(next(self._ids), reply.id), p.Closed)
+                await self._call(p.Close(next(self._ids), reply.id), p.Done)
 
     async def _call(self, message: p.ToChat, kind: type[_Answer], generation: int | None = None) -> _Answer:
         """The answer to a call; with `generation` from that very process, else _ParserLost is raised."""
@@ -359,6 +379,13 @@ class ChatClient:
         for pending in calls:
             if not pending.answer.done():
                 self._send(self._process, pending)
+
+
+def _unawaited() -> asyncio.Future[p.FromChat]:
+    """For the answer to a call that nobody waits for."""
+    answer: asyncio.Future[p.FromChat] = asyncio.get_running_loop().create_future()
+    answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+    return answer
 
 
 def _fail(pending: _Pending, error: Exception) -> None:

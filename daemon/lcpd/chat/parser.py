@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from lcpd.chat.replay import same_message
 from lcpd.chat.replies import add_delta
 from lcpd.native.bridge import BridgeError, Request, Stream
+from lcpd.native.model import Tokens
 
 Json = dict[str, Any]
 
@@ -52,3 +55,31 @@ class ReplyParser:
         for delta in deltas:
             add_delta(self._message, delta)
         return deltas, self._message
+
+
+class Comparison:
+    """Whether two replies, each a message's tokens up to its end, say the same."""
+
+    def __init__(self, request: Request, opening: str, read: Callable[[Tokens], bytes]) -> None:
+        """`request`: whose format they have; `opening`: its generation prompt; `read`: the text of tokens."""
+        self._request = request
+        self._opening = opening
+        self._read = read
+
+    def __call__(self, written: Tokens, generated: Tokens) -> bool:
+        """Whether they are the same text, or the same message to this request's parser."""
+        texts = self._read(written), self._read(generated)
+        if texts[0] == texts[1]:
+            return True
+        messages = [self._parsed(text) for text in texts]
+        return None not in messages and same_message(messages[0] or {}, messages[1] or {})
+
+    def _parsed(self, text: bytes) -> Json | None:
+        """None where it is no whole reply of this format."""
+        try:
+            reply = text.decode()
+            if not self._opening or not reply.startswith(self._opening):
+                return None
+            return self._request.parse(reply.removeprefix(self._opening))
+        except (UnicodeDecodeError, BridgeError):
+            return None

@@ -39,6 +39,8 @@ class Render(Message, frozen=True, tag="render"):
     body: bytes
     overrides: bytes | None = None
     """JSON object: fields of the chat body that win over those converted from another dialect."""
+    more: bytes | None = None
+    """JSON list: messages in OpenAI's shape that follow on the body's."""
 
 
 class Complete(Message, frozen=True, tag="complete"):
@@ -59,6 +61,26 @@ class Tokenize(Message, frozen=True, tag="tokenize"):
     parse_special: bool
 
 
+class Detokenize(Message, frozen=True, tag="detokenize"):
+    """The texts of runs of tokens, special tokens included.  Answered by Texts."""
+
+    call: int
+    runs: list[bytes]
+
+
+class Remember(Message, frozen=True, tag="remember"):
+    """A reply is complete: where a later prompt repeats it, it is to have these tokens.  Answered by Done.
+
+    See :mod:`lcpd.chat.replay`.
+    """
+
+    call: int
+    prompt: bytes
+    """The digest of the prompt without its generation prompt."""
+    reply: bytes
+    """The tokens of the generation prompt and of the reply."""
+
+
 class Push(Message, frozen=True, tag="push"):
     """Add text to the reply parser `stream`.  Answered by Deltas.
 
@@ -73,13 +95,13 @@ class Push(Message, frozen=True, tag="push"):
 
 
 class Close(Message, frozen=True, tag="close"):
-    """Drop the reply parser `stream`, if it is open.  Answered by Closed."""
+    """Drop the reply parser `stream`, if it is open.  Answered by Done."""
 
     call: int
     stream: int
 
 
-ToChat = Open | Render | Complete | Tokenize | Push | Close
+ToChat = Open | Render | Complete | Tokenize | Detokenize | Remember | Push | Close
 
 # ---- answers ---------------------------------------------------------------------------------------------
 
@@ -124,6 +146,13 @@ class Tokenized(Message, frozen=True, tag="tokenized"):
     tokens: bytes
 
 
+class Texts(Message, frozen=True, tag="texts"):
+    """The texts that were asked for, in order; what is no valid text is replaced."""
+
+    call: int
+    texts: list[str]
+
+
 class Deltas(Message, frozen=True, tag="deltas"):
     """What a push added to the reply."""
 
@@ -134,8 +163,8 @@ class Deltas(Message, frozen=True, tag="deltas"):
     """JSON of the whole message, after a final push."""
 
 
-class Closed(Message, frozen=True, tag="closed"):
-    """The parser is gone."""
+class Done(Message, frozen=True, tag="done"):
+    """It is done; there is nothing to tell."""
 
     call: int
 
@@ -147,4 +176,4 @@ class Problem(Message, frozen=True, tag="problem"):
     message: str
 
 
-FromChat = Opened | Rendered | Tokenized | Deltas | Closed | Problem
+FromChat = Opened | Rendered | Tokenized | Texts | Deltas | Done | Problem

@@ -20,9 +20,10 @@ import numpy as np
 
 from lcpd.chat import protocol as p
 from lcpd.chat.memo import TokenMemo
-from lcpd.chat.parser import ReplyParser
+from lcpd.chat.parser import Comparison, ReplyParser
+from lcpd.chat.replay import Replays
 from lcpd.chat.schema import asked_schema, ignored_keyword, patterns
-from lcpd.engine.protocol import pack
+from lcpd.engine.protocol import pack, unpack
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
 from lcpd.ipc.handshake import Refused, answer
@@ -57,6 +58,7 @@ class Service:
         """Hashes of grammars that have passed, in the order they came."""
         self._parsers: dict[int, ReplyParser] = {}
         self._memo = TokenMemo(self._tokenize_prompt, border_tokens(self._model))
+        self._replays = Replays()
 
     def opened(self, call: int) -> p.Opened:
         """The answer to Open."""
@@ -73,8 +75,8 @@ class Service:
         match call:
             case p.Render():
                 body = call.body if call.dialect == "chat" else bridge.convert(call.dialect, call.body)
-                if call.overrides:
-                    body = msgspec.json.encode({**msgspec.json.decode(body), **msgspec.json.decode(call.overrides)})
+                if call.overrides or call.more:
+                    body = _changed(body, call.overrides or b"{}", call.more or b"[]")
                 fields = self._chat.apply(body)
                 return self._rendered(call.call, fields.pop("prompt"), fields)
             case p.Complete():
@@ -82,11 +84,16 @@ class Service:
             case p.Tokenize():
                 tokens = self._model.tokenize(call.text, call.add_special, call.parse_special)
                 return p.Tokenized(call.call, pack(tokens))
+            case p.Detokenize():
+                return p.Texts(call.call, [self._bytes(unpack(run)).decode("utf-8", "replace") for run in call.runs])
+            case p.Remember():
+                self._replays.remember(call.prompt, unpack(call.reply))
+                return p.Done(call.call)
             case p.Push():
                 return self._push(call)
             case p.Close():
                 self._parsers.pop(call.stream, None)
-                return p.Closed(call.call)
+                return p.Done(call.call)
             case p.Open():
                 return p.Problem(call.call, "a chat process holds one model")
 
@@ -96,10 +103,13 @@ class Service:
         self._check_biases(fields.get("logit_bias") or {})
         self._check_grammar(request, fields)
         tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
+        spans = [p.Span(*span) for span in request.spans(tokens)]
+        comparison = Comparison(request, str(fields.get("generation_prompt") or ""), self._bytes)
+        tokens, spans = self._replays.applied(tokens, spans, self._model.end_tokens, comparison)
         return p.Rendered(
             call=call,
             tokens=pack(tokens),
-            spans=[p.Span(*span) for span in request.spans(tokens)],
+            spans=spans,
             fields=data,
             sampling=msgspec.json.encode({k: v for k, v in fields.items() if k not in _PARSER_ONLY}),
             max_tokens=request.info()["n_predict"],
@@ -173,8 +183,19 @@ class Service:
             call.call, msgspec.json.encode(deltas), None if message is None else msgspec.json.encode(message)
         )
 
+    def _bytes(self, tokens: Tokens) -> bytes:
+        """Of what the daemon sends; all of it once came from this process or from the model."""
+        return b"".join(self._model.piece(token, special=True) for token in tokens.tolist())
+
     def _tokenize_prompt(self, text: str, at_start: bool) -> Tokens:
         return self._model.tokenize(text, add_special=at_start, parse_special=True)
+
+
+def _changed(body: bytes, overrides: bytes, more: bytes) -> bytes:
+    """A chat body with other fields, and further messages at its end."""
+    changed = {**msgspec.json.decode(body), **msgspec.json.decode(overrides)}
+    changed["messages"] = [*changed["messages"], *msgspec.json.decode(more)]
+    return msgspec.json.encode(changed)
 
 
 def border_tokens(model: Model) -> dict[int, str]:

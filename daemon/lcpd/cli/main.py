@@ -12,6 +12,7 @@ from lcpd import __version__
 
 COMMANDS = {
     "build": ("lcpd.cli.build", "build", "Compile llama.cpp and the bridge."),
+    "cache": ("lcpd.cli.cache", "cache", "Show what the prompt cache holds, and why not more."),
     "config": ("lcpd.cli.config", "config", "Show the settings and where they come from."),
     "demo": ("lcpd.cli.demo", "demo", "Hold a conversation with real models and show what was reused."),
     "pull": ("lcpd.cli.pull", "pull", "Download a model."),

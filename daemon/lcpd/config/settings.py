@@ -72,6 +72,12 @@ class ServerSettings(Section):
         examples=["/etc/lcpd/api-keys"],
         description="File with the API keys that clients must send, one a line. Unset: no key is asked for.",
     )
+    admin_key_file: UserPath | None = Field(
+        default=None,
+        examples=["/etc/lcpd/admin-keys"],
+        description="File with keys, one a line, for what shows texts of prompts or changes the prompt cache."
+        " They are API keys too. Unset: nobody may do that.",
+    )
     allowed_hosts: StringList = Field(
         default=(),
         description="Values of the Host header to accept besides the loopback names and the bind address.",
@@ -163,7 +169,8 @@ class ModelSettings(Section):
         default=8,
         ge=0,
         le=1024,
-        description="Checkpoints taken per request at most on recurrent and sliding-window models; 0 = none.",
+        description="Checkpoints that a prompt leaves in the prompt cache at most, on recurrent and sliding-window"
+        " models; 0 = none.",
     )
 
     @field_validator("flash_attn")
@@ -275,6 +282,15 @@ class CacheSettings(Section):
         le=2**24,
         json_schema_extra={"unit": "tokens"},
         description="Distance between checkpoints of a long prompt on recurrent and sliding-window models.",
+    )
+    replay: bool = Field(
+        default=True,
+        description="Whether a reply that comes back in a conversation is taken as the tokens that were generated,"
+        " however the client or the template wrote it.",
+    )
+    anticipate: bool = Field(
+        default=True,
+        description="Compute the beginning of a conversation's next turn while nothing else is to be done.",
     )
     dir: UserPath | None = Field(
         default=None,

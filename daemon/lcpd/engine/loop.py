@@ -6,7 +6,8 @@ budget alone (:mod:`lcpd.engine.batching`).
     job state     leaves it when                                    then
     ---------     --------------                                    ----
     queued        commands before it and its restoring are done     Started -> prefilling, or decoding after a park
-    prefilling    all items but a reply's last one are held         the first token is sampled -> decoding
+    prefilling    all items but a reply's last one are held         the first token is sampled -> decoding; with
+                                                                    max_tokens 0 Finished("length")
     decoding      end of generation, stop string, max_tokens        Finished
     running       Cancel                                            Finished("cancelled")
     running       Park                                              Parked -> parked
@@ -148,7 +149,8 @@ class DecodeLoop:
         job.checkpoints = {**command.checkpoints, **queued.marks}
         self._jobs[job.request] = job
         self._retry()
-        self._send(p.Started(job.request, job.done, problem, watch.seconds, damaged))
+        runs = self._context.runs.count(job.seq, command.shared, job.done) if command.segments else 0
+        self._send(p.Started(job.request, job.done, problem, watch.seconds, damaged, runs))
         if not job.prefilling:
             job.decoding_since = time.monotonic()
         if verdict.reason:
@@ -261,7 +263,8 @@ class DecodeLoop:
 
     def _prefill_chunk(self, job: Job, end: int) -> bool:
         """Decode the job's items up to `end`; False when there are no free cells for them."""
-        size, samples = end - job.done, end == job.prefill_end and not job.generated
+        size, at_end = end - job.done, end == job.prefill_end
+        samples = at_end and not job.generated and job.max_tokens > 0
         self._turn += 1
         job.turn = self._turn
         self._outbox.flush(time.monotonic())  # this batch may take long
@@ -277,7 +280,10 @@ class DecodeLoop:
         job.prefill_seconds += seconds
         self._send(p.Prefilled(job.request, min(end, len(job.prompt)), seconds))
         self._take_checkpoint(job)
-        if end == job.prefill_end:
+        if at_end and job.max_tokens == 0:
+            self._finish(job, "length")
+            return True
+        if at_end:
             job.decoding_since = time.monotonic()
         if samples:
             self._sample([job], [-1])

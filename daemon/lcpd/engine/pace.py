@@ -13,7 +13,7 @@ from lcpd.engine.batching import UNIT, Budget
 
 TARGET_SECONDS = 5.0
 """A batch beside which nothing runs should take no longer than this."""
-MARGIN = 0.9
+MARGIN = 0.95
 """Share of what is left of `max_stall` that is planned: speed falls as a prompt grows, and varies."""
 _RECENT = 0.5
 """Weight of the newest measurement."""

@@ -49,10 +49,12 @@ def _sizes(model: Model, context: Context) -> tuple[tuple[int, int], int]:
         checkpoints.append(context.state_size(0, partial=True))
     context.clear(0)
     each = segments[1] - segments[0]
+    # On recurrent models a checkpoint is all of the state: there is nothing that a segment could hold.
+    segment = (0, 0) if context.kind == "recurrent" else (segments[0] - each, each)
     if context.rolls_back:
-        return (segments[0] - each, each), 0
+        return segment, 0
     window = llama.llama_model_n_swa(model.handle) if context.kind == "swa" else context.n_ctx
-    return (segments[0] - each, each), checkpoints[0] + (checkpoints[1] - checkpoints[0]) * min(window, context.n_ctx)
+    return segment, checkpoints[0] + (checkpoints[1] - checkpoints[0]) * min(window, context.n_ctx)
 
 
 def _alignment(model: Model, context: Context) -> int:

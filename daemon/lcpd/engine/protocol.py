@@ -148,6 +148,8 @@ class Start(Message, frozen=True, tag="start"):
     fields: bytes = b"{}"
     """The request's fields for the bridge (JSON)."""
     max_tokens: int = 1
+    """0: prefill only.  All of the prompt is computed (to its end, so that the sequence holds every item), nothing is
+    sampled, and Finished comes with reason "length", generated 0 and nothing held behind the prompt."""
     min_tokens: int = 0
     """Generated tokens before an end-of-generation token may be sampled."""
     priority: int = 0
@@ -249,6 +251,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """A segment of n tokens has at most a + b * n bytes."""
     checkpoint_bytes: int = 0
     """A checkpoint has at most so many bytes; 0 on models that need none."""
+    flash_attn: bool | None = None
+    """Whether flash attention is used, however it was asked for; None where libllama does not tell."""
 
 
 class Loaded(Message, frozen=True, tag="loaded"):
@@ -277,6 +281,8 @@ class Started(Message, frozen=True, tag="started"):
     """What bringing the sequence to `begin` took."""
     damaged: bool = False
     """Whether the problem is that the bytes of a piece are not those of its checksum."""
+    runs: int = 0
+    """Runs of contiguous cells into which segments were copied; an estimate (:mod:`lcpd.native.runs`)."""
 
 
 class Prefilled(Message, frozen=True, tag="prefilled"):
@@ -377,6 +383,8 @@ class Saved(Message, frozen=True, tag="saved"):
     checkpoint: Piece | None
     problem: str = ""
     seconds: float = 0.0
+    runs: int = 0
+    """Runs of contiguous cells from which segments were copied; an estimate (:mod:`lcpd.native.runs`)."""
 
 
 class Starved(Message, frozen=True, tag="starved"):

@@ -13,12 +13,16 @@ give wrong logits without any error.  ``tests/native/test_loop_state.py`` proves
 
 What takes long is a *piece*: one segment, one checkpoint.  The methods here are generators that yield before each of
 them, so that the decode loop can put a step between two.
+
+Nothing is read before its checksum was compared: libllama does not validate.  That takes a quarter of the time of the
+copy, so the next piece is checked by a thread while this one is copied.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from lcpd.cache.arena import ArenaError, ArenaView, checksum
 from lcpd.engine import protocol as p
@@ -56,6 +60,7 @@ class StateMover:
     def __init__(self, context: Context, arena: ArenaView | None) -> None:
         self._context = context
         self._arena = arena
+        self._checker = ThreadPoolExecutor(1, "checksums")
 
     # ---- into a sequence -------------------------------------------------------------------------------
 
@@ -67,18 +72,20 @@ class StateMover:
         """
         try:
             self._check(command)
+            segments = [segment for segment in command.segments if segment.end > command.shared]
+            checkpoint = [] if command.restore is None else [("checkpoint", command.restore)]
+            verified = self._verified([*((_name(s), s.piece) for s in segments), *checkpoint])
             self._share(command, job)
             held = command.shared
-            for segment in command.segments:
+            for segment in segments:
                 yield from watch.pause()
                 _stop_if(given_up)
-                self._append(command.seq, segment, held)
-                held = max(held, segment.end)
-            if command.restore is not None:
+                self._append(command.seq, segment, next(verified), held)
+                held = segment.end
+            if checkpoint:
                 yield from watch.pause()
                 _stop_if(given_up)
-                checkpoint = self._verified(command.restore, "checkpoint")
-                self._context.restore_checkpoint(command.seq, checkpoint, job.end_position(command.begin))
+                self._context.restore_checkpoint(command.seq, next(verified), job.end_position(command.begin))
             else:
                 self._end_at(command.seq, job.end_position(command.begin))
         except StateError:
@@ -98,7 +105,7 @@ class StateMover:
             if not segment.begin <= held:
                 raise StateError(f"the segment [{segment.begin}, {segment.end}) leaves a gap after {held}")
             held = max(held, segment.end)
-        if held < command.begin:
+        if held < command.begin and self._context.kind != "recurrent":  # there a checkpoint is all of the state
             raise StateError(f"{held} items are given where {command.begin} are to be held")
         needs_checkpoint = not self._context.rolls_back and (command.segments or command.begin != command.shared)
         if command.restore is None and needs_checkpoint:
@@ -127,17 +134,14 @@ class StateMover:
             # Window cells that two sequences hold could not be used again when the window has passed them.
             context.read_state(seq, context.take_checkpoint(source), partial=True)
 
-    def _append(self, seq: int, segment: p.Segment, held: int) -> None:
+    def _append(self, seq: int, segment: p.Segment, data: Bytes, held: int) -> None:
         """Add the part of a segment that lies beyond `held`."""
         context = self._context
-        if segment.end <= held:
-            return
-        name = f"segment [{segment.begin}, {segment.end})"
-        data = self._verified(segment.piece, name)
-        if context.kind != "recurrent" and (cells := context.cells_in(data)) != segment.end - segment.begin:
-            raise StateError(f"the {name} holds {cells} tokens")
+        if (cells := context.cells_in(data)) != segment.end - segment.begin:
+            raise StateError(f"the {_name(segment)} holds {cells} tokens")
         try:
             context.read_state(context.scratch, data, partial=False)
+            context.runs.wrote(context.scratch, segment.begin, segment.end)
             context.share(context.scratch, seq, held, segment.end)
         finally:
             context.clear(context.scratch)
@@ -147,17 +151,32 @@ class StateMover:
         if (last := self._context.last_position(seq)) != length - 1:
             raise StateError(f"sequence {seq} ends at position {last} instead of {length - 1}")
 
-    def _verified(self, piece: p.Piece, name: str) -> Bytes:
-        data = self._array(piece.extent)
-        if checksum(data) != piece.checksum:
-            raise DamagedPiece(f"the bytes of the {name} are damaged")
-        return data
+    def _verified(self, pieces: Sequence[tuple[str, p.Piece]]) -> Iterator[Bytes]:
+        """The bytes of one named piece after the other.  Raises DamagedPiece where they are not those that were stored.
+
+        The first is being checked from now on, each other one from when the one before it is asked for.
+        """
+        arrays = [self._array(piece.extent) for _, piece in pieces]
+        checks = (self._checker.submit(checksum, array) for array in arrays)
+        first = next(checks, None)
+
+        def verified() -> Iterator[Bytes]:
+            check = first
+            for (name, piece), array in zip(pieces, arrays, strict=True):
+                assert check is not None
+                found, check = check.result(), next(checks, None)
+                if found != piece.checksum:
+                    raise DamagedPiece(f"the bytes of the {name} are damaged")
+                yield array
+
+        return verified()
 
     # ---- out of a sequence -----------------------------------------------------------------------------
 
     def save(self, command: p.Save, idle: Callable[[], bool]) -> Generator[None, None, p.Saved]:
         """Export the cuts of a Save, and a checkpoint if the sequence is `idle()` then; what went wrong is in Saved."""
         watch = Stopwatch()
+        runs = 0
         segments: list[p.Segment] = []
         point: p.Piece | None = None
         problem = ""
@@ -165,6 +184,7 @@ class StateMover:
             for cut in command.cuts:
                 yield from watch.pause()
                 segments.append(p.Segment(cut.begin, cut.end, self._export(command.seq, cut)))
+                runs += self._context.runs.count(command.seq, cut.begin, cut.end)
             if command.checkpoint is not None:
                 yield from watch.pause()
                 if not idle():
@@ -174,7 +194,7 @@ class StateMover:
                     raise StateError(f"a checkpoint does not fit into {command.checkpoint.size} bytes")
         except (StateError, ArenaError) as error:
             problem = str(error)
-        return p.Saved(command.seq, segments, point, problem, watch.seconds)
+        return p.Saved(command.seq, segments, point, problem, watch.seconds, runs)
 
     def _export(self, seq: int, cut: p.Cut) -> p.Piece:
         context, scratch = self._context, self._context.scratch
@@ -189,7 +209,7 @@ class StateMover:
             context.write_state(scratch, into[:size], partial=False)
         finally:
             context.clear(scratch)
-        if context.kind != "recurrent" and (cells := context.cells_in(into[:size])) != cut.end - cut.begin:
+        if (cells := context.cells_in(into[:size])) != cut.end - cut.begin:
             raise StateError(f"{name} holds {cells} tokens")
         return self._piece(cut.extent, size)
 
@@ -210,6 +230,10 @@ class StateMover:
         if self._arena is None:
             raise StateError("this worker was given no arena")
         return self._arena.array(extent)
+
+
+def _name(segment: p.Segment) -> str:
+    return f"segment [{segment.begin}, {segment.end})"
 
 
 def _stop_if(given_up: Callable[[], bool]) -> None:

@@ -21,7 +21,7 @@ from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
 from lcpd.ipc.handshake import Refused, answer
 from lcpd.native import bridge
-from lcpd.native.context import Context, ContextSettings
+from lcpd.native.context import Bytes, Context, ContextSettings
 from lcpd.native.log import LogCapture
 from lcpd.native.model import Model, ModelError, ModelSettings
 
@@ -58,11 +58,12 @@ def _serve(channel: Channel, load: p.Load) -> int:
     begun = time.monotonic()
     try:
         arena = _arena(channel, load)
-        model, context = _load(channel, load, log)
+        model, context, cells = _load(channel, load, log)
         measured = measure(model, context)
     except (ModelError, ArenaError, RuntimeError) as error:
         channel.send(p.LoadFailed(load.model, str(error)))
         return 4
+    pinned = _pin(arena, model)
     loop = DecodeLoop(
         model,
         context,
@@ -73,9 +74,11 @@ def _serve(channel: Channel, load: p.Load) -> int:
         max_stall=load.context.max_stall,
         alignment=measured.alignment,
     )
-    channel.send(p.Loaded(load.model, _info(load, model, context, measured), time.monotonic() - begun))
+    channel.send(p.Loaded(load.model, _info(load, model, context, cells, measured), time.monotonic() - begun))
     gc.freeze()  # what is there now stays; collections need not walk over it
     _run(channel, loop)
+    if pinned is not None:
+        bridge.unpin_host(pinned)
     context.close()
     model.close()
     return 0
@@ -94,7 +97,28 @@ def _arena(channel: Channel, load: p.Load) -> ArenaView | None:
         os.close(descriptor)
 
 
-def _info(load: p.Load, model: Model, context: Context, measured: Measured) -> p.ModelInfo:
+def _pin(arena: ArenaView | None, model: Model) -> Bytes | None:
+    """Pin the arena, so that copies between it and a GPU run at full speed; what was pinned.
+
+    Without it they are slower and nothing else, so a failure is only logged.
+    """
+    if arena is None or all(device.startswith("CPU") for device in model.layers_by_device):
+        return None
+    data = arena.array(p.Extent(0, arena.size))
+    try:
+        pinned = bridge.pin_host(data)
+    except bridge.BridgeError as error:
+        _log(f"the arena of {arena.size} bytes is not pinned, copies to the GPU are slower (cache.ram): {error}")
+        return None
+    _log(f"the arena of {arena.size} bytes is {'pinned for the GPU' if pinned else 'not pinned: there is no CUDA'}")
+    return data if pinned else None
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # the daemon keeps what its children write there
+
+
+def _info(load: p.Load, model: Model, context: Context, cells: int, measured: Measured) -> p.ModelInfo:
     import llama_cpp.llama_cpp as llama
 
     return p.ModelInfo(
@@ -102,7 +126,7 @@ def _info(load: p.Load, model: Model, context: Context, measured: Measured) -> p
         kind=model.kind,
         n_params=llama.llama_model_n_params(model.handle),
         size_bytes=llama.llama_model_size(model.handle),
-        n_ctx=context.n_ctx,
+        n_ctx=cells,
         n_ctx_train=llama.llama_model_n_ctx_train(model.handle),
         n_vocab=model.n_vocab,
         n_embd=context.n_embd,
@@ -115,10 +139,12 @@ def _info(load: p.Load, model: Model, context: Context, measured: Measured) -> p
         alignment=measured.alignment,
         segment_bytes=measured.segment_bytes,
         checkpoint_bytes=measured.checkpoint_bytes,
+        flash_attn=context.flash_attention,
     )
 
 
-def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Context]:
+def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Context, int]:
+    """The model, its context, and the cells of it that requests may use."""
     reported = 0.0
 
     def progress(fraction: float) -> None:
@@ -144,7 +170,7 @@ def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Conte
 
     n_ctx = c.n_ctx or min(llama.llama_model_n_ctx_train(model.handle), c.n_ctx_cap)
     settings = ContextSettings(
-        n_ctx=n_ctx,
+        n_ctx=max(n_ctx, _window_cells(model, c)),
         n_seq=c.slots + 1,
         n_batch=min(c.n_batch, n_ctx),
         n_ubatch=min(c.n_ubatch, n_ctx),
@@ -152,7 +178,19 @@ def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Conte
         kv_type=c.kv_type,
         flash_attn=c.flash_attn,
     )
-    return model, Context(model, settings, log)
+    context = Context(model, settings, log)
+    return model, context, n_ctx if context.n_ctx > n_ctx and model.kind == "swa" else context.n_ctx
+
+
+def _window_cells(model: Model, c: p.ContextSettings) -> int:
+    """Cells for the windows of all sequences and a batch; 0 on models without windows.
+
+    libllama has no more window cells than cells of the other kind, and sequences that share those have a window each:
+    in a smaller context one could be without, and could then neither be saved nor restored.
+    """
+    import llama_cpp.llama_cpp as llama
+
+    return llama.llama_model_n_swa(model.handle) * (c.slots + 1) + c.n_ubatch if model.kind == "swa" else 0
 
 
 def _run(channel: Channel, loop: DecodeLoop) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from lcpd import __version__
+from lcpd.cache.cache import CacheStats
+from lcpd.scheduler.report import MISSES
 
 # Seconds; from a warm short prompt on a GPU to a cold 100K-token one on a CPU.
 _LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
@@ -15,6 +21,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._refresh = _Refresh()
+        self.registry.register(self._refresh)
         r = self.registry
         self.build = Info("lcpd_build", "Which lcpd and llama.cpp are these?", registry=r)
         self.build.info({"version": __version__})
@@ -40,11 +48,12 @@ class Metrics:
         )
         self.prompt_tokens = Counter(
             "lcpd_prompt_tokens",
-            "Where did prompt tokens come from: computed, the slot itself (vram), another slot (shared), or RAM (ram)?",
+            "Where did prompt tokens come from: computed, the slot itself (vram), another slot (shared), or RAM (ram)?"
+            " And how many were computed before anybody asked for them (anticipated)?",
             ["source"],
             registry=r,
         )
-        for source in ("computed", "vram", "shared", "ram"):
+        for source in ("computed", "vram", "shared", "ram", "anticipated"):
             self.prompt_tokens.labels(source)
         self.preemptions = Counter(
             "lcpd_preemptions",
@@ -66,3 +75,78 @@ class Metrics:
         self.checkpoint_bytes = Counter(
             "lcpd_checkpoint_bytes", "How many bytes of checkpoints were taken?", registry=r
         )
+        self.cache_misses = Counter(
+            "lcpd_cache_misses",
+            "How many prompt tokens were computed that more memory, or a prompt that goes on as one before, had spared,"
+            " and why?",
+            ["reason"],
+            registry=r,
+        )
+        for reason in MISSES:
+            self.cache_misses.labels(reason)
+        self.cache_ram_used = Gauge(
+            "lcpd_cache_ram_used_bytes", "How much of the prompt cache's memory (cache.ram) is in use?", registry=r
+        )
+        self.cache_bytes = Gauge(
+            "lcpd_cache_bytes",
+            "What is it in use for: segments, checkpoints, what commands in flight will write (reserved) or still read"
+            " (lingering)?",
+            ["kind"],
+            registry=r,
+        )
+        self.cache_fragmentation = Gauge(
+            "lcpd_cache_fragmentation_ratio",
+            "Which share of its free memory lies outside of the largest free run?",
+            registry=r,
+        )
+        self.cache_evictions = Counter(
+            "lcpd_cache_evictions",
+            "How many pieces were given up: segments and checkpoints for want of room, discarded because the engine"
+            " found them damaged, corrupt where the daemon did?",
+            ["kind"],
+            registry=r,
+        )
+        for kind in ("segment", "checkpoint", "discarded", "corrupt"):
+            self.cache_evictions.labels(kind)
+        self.restored_bytes = Counter(
+            "lcpd_cache_restored_bytes", "How many bytes were brought back from RAM to slots?", registry=r
+        )
+        self.restore_seconds = Counter("lcpd_cache_restore_seconds", "How long did that take?", registry=r)
+        self.saved_bytes = Counter(
+            "lcpd_cache_saved_bytes", "How many bytes were saved from slots to RAM, when they were idle?", registry=r
+        )
+        self.save_seconds = Counter("lcpd_cache_save_seconds", "How long did that take?", registry=r)
+        self.copy_runs = Counter(
+            "lcpd_copy_runs",
+            "In how many runs of contiguous cells was state copied? The more, the slower.",
+            registry=r,
+        )
+        self._dropped: dict[str, int] = {}
+
+    def show_cache(self, stats: CacheStats) -> None:
+        """Set the figures that tell what the prompt cache holds."""
+        self.cache_ram_used.set(stats.used)
+        self.cache_fragmentation.set(stats.fragmentation)
+        self.cache_bytes.labels("segment").set(stats.segment_bytes)
+        self.cache_bytes.labels("checkpoint").set(stats.checkpoint_bytes)
+        self.cache_bytes.labels("reserved").set(stats.reserved_bytes)
+        self.cache_bytes.labels("lingering").set(stats.lingering_bytes)
+        for kind, count in stats.dropped.items():
+            self.cache_evictions.labels(kind).inc(count - self._dropped.get(kind, 0))
+        self._dropped = dict(stats.dropped)
+
+    def at_scrape(self, refresh: Callable[[], None]) -> None:
+        """Call `refresh` whenever the figures are asked for, before they are read."""
+        self._refresh.calls.append(refresh)
+
+
+class _Refresh(Collector):
+    """Has no figures of its own: the first in the registry, so that the others are up to date when it is their turn."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def collect(self) -> Iterable[Metric]:
+        for call in self.calls:
+            call()
+        return ()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lcpd.native.log import LogCapture
 from lcpd.native.model import Model, ModelError, Tokens
+from lcpd.native.runs import CellRuns
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -66,6 +67,7 @@ class Context:
     def __init__(self, model: Model, settings: ContextSettings, log: LogCapture) -> None:
         """Raises ModelError when the context does not fit into memory or the settings do not go together."""
         log.errors.clear()
+        log.flash_attention = None
         params = llama.llama_context_default_params()
         params.n_ctx = settings.n_ctx
         params.n_seq_max = settings.n_seq
@@ -89,10 +91,14 @@ class Context:
         self.n_embd: int = llama.llama_model_n_embd_inp(model.handle)
         self.scratch = settings.n_seq - 1
         """The sequence through which state is exported and imported; empty in between."""
+        self.flash_attention = log.flash_attention
+        """Whether it is used; None where libllama does not tell."""
         self.kind = model.kind
         self.rolls_back = self.kind == "attention"
         """Whether a sequence can be truncated anywhere without a checkpoint."""
         self._batch = _Batch(self.n_batch)
+        self.runs = CellRuns(settings.n_seq)
+        """Where the attention cells of the sequences lie; means nothing on recurrent models, which have none."""
         self._nothing_rolling = self._make_nothing_rolling()
 
     def close(self) -> None:
@@ -121,6 +127,7 @@ class Context:
         batch.token = self._batch.token_pointer
         batch.embd = None
         self._run(batch)
+        self._wrote(positions, seqs)
 
     def decode_embeddings(self, vectors: npt.NDArray[np.float32], positions: Tokens, seq: int, last: bool) -> None:
         """As `decode`, with vectors of shape (count, n_embd) instead of tokens; `last` asks for the last logits."""
@@ -131,6 +138,7 @@ class Context:
         batch.token = None
         batch.embd = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         self._run(batch)
+        self._wrote(positions, seq)
 
     def _run(self, batch: Any) -> None:
         status = llama.llama_decode(self.handle, batch)
@@ -138,6 +146,12 @@ class Context:
             raise CacheFull(f"no {batch.n_tokens} free cells")
         if status != 0:
             raise DecodeError(f"llama_decode returned {status}")
+
+    def _wrote(self, positions: Tokens | list[int], seqs: int | Tokens | list[int]) -> None:
+        if isinstance(seqs, int):
+            self.runs.wrote(seqs, int(positions[0]), int(positions[-1]) + 1)
+        else:
+            self.runs.wrote_each(list(map(int, seqs)), list(map(int, positions)))
 
     def synchronize(self) -> None:
         """Wait until the last batch is computed (on a GPU decoding returns before that)."""
@@ -163,6 +177,7 @@ class Context:
     def clear(self, seq: int) -> None:
         """Empty a sequence."""
         llama.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        self.runs.cut(seq, 0)
 
     def truncate(self, seq: int, length: int) -> None:
         """Keep positions below `length`, on models that roll back.  Raises StateError."""
@@ -174,6 +189,7 @@ class Context:
         """Remove positions from `length` on, of which the rolling state must know nothing.  Raises StateError."""
         if not llama.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise StateError(f"sequence {seq} cannot be truncated to {length}")
+        self.runs.cut(seq, length)
 
     def share(self, source: int, target: int, begin: int, end: int) -> None:
         """Let `target` hold the cells of `source` at positions [begin, end) too; neither is copied.
@@ -181,6 +197,7 @@ class Context:
         `target` must hold nothing at these positions; recurrent state is shared whole, wherever it stands.
         """
         llama.llama_memory_seq_cp(self._memory, source, target, begin, end)
+        self.runs.share(source, target, begin, end)
 
     def drop_rolling(self, seq: int, length: int) -> None:
         """Remove the recurrent or sliding-window state of a sequence, and all positions from `length` on.

@@ -12,10 +12,11 @@ from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler import decide as d
-from lcpd.scheduler.generation import QueueTimedOut
+from lcpd.scheduler.generation import Done, QueueTimedOut
 from lcpd.scheduler.placement import Demand, Placement
 from lcpd.scheduler.policy import EDIT_WORTH_SAVING
 from lcpd.scheduler.queue import Following
+from lcpd.scheduler.report import Facts, report
 from lcpd.scheduler.request import Request, Stay
 from lcpd.scheduler.slots import Resume
 from lcpd.scheduler.state import State
@@ -48,6 +49,10 @@ class Actions:
                 self._park(requests[request], lack)
             case d.Expire(request):
                 self._expire(requests.pop(request), now)
+            case d.Drop(request):
+                self._drop(requests.pop(request))
+            case d.Stop(request):
+                self._stop(requests[request])
             case _:
                 assert_never(action)
 
@@ -59,7 +64,9 @@ class Actions:
         prompt, resume, seq = request.prompt, placement.resume, placement.seq
         state = self._state
         demand = Demand(request.tokens, request.admission(state.table.capacity))
-        segments, piece = state.keeper.read(request.id, request.tokens, resume)
+        if request.cached is None:
+            request.report = report(self._facts(request), placement, prompt.name)
+        segments, piece = state.keeper.read(request.id, request.tokens, resume, hit=not request.anticipates)
         self._save_what_is_lost(seq, resume)
         room = state.keeper.plan(request.id, prompt.spans, resume.begin)
         self._plan_meetings(request, resume.begin, room)
@@ -69,7 +76,8 @@ class Actions:
         request.following = None
         request.attempts += not request.parked
         request.parked = False
-        self._served(prompt.client, now)
+        if not request.anticipates:
+            self._served(prompt.client, now)
         self._try_send(
             p.Start(
                 model=self._model,
@@ -85,10 +93,26 @@ class Actions:
                 fields=prompt.sampling,
                 max_tokens=prompt.max_tokens,
                 min_tokens=prompt.min_tokens,
-                priority=int(request.background and request.waited < state.policy.ageing),
+                priority=self._priority(request),
                 reply=p.pack(np.array(request.generated, np.int32)),
             )
         )
+
+    def _facts(self, request: Request) -> Facts:
+        state = self._state
+        return Facts(
+            tokens=request.tokens,
+            spans=request.prompt.spans,
+            slots=list(state.table),
+            known=state.keeper.known(request.tokens),
+            past=state.keeper.past(request.tokens),
+            rolls_back=state.keeper.rolls_back,
+        )
+
+    def _priority(self, request: Request) -> int:
+        if request.anticipates:
+            return 2
+        return int(request.background and request.waited < self._state.policy.ageing)
 
     def _plan_meetings(self, request: Request, begin: int, room: dict[int, p.Extent]) -> None:
         """Add to `room` checkpoints where waiting requests part from this one: they are going to follow it.
@@ -121,10 +145,12 @@ class Actions:
             self._save(seq)
 
     def _save(self, seq: int) -> None:
-        table = self._state.table
-        if not table.alone(seq):
-            return  # another slot holds all of it
-        if save := self._state.keeper.save(self._model, seq, table[seq].tokens):
+        if self._state.table.alone(seq):  # otherwise another slot holds all of it
+            self.save(seq)
+
+    def save(self, seq: int) -> None:
+        """Export what an idle slot holds and RAM does not."""
+        if save := self._state.keeper.save(self._model, seq, self._state.table[seq].tokens):
             self._try_send(save)
 
     def _evict(self, seq: int) -> None:
@@ -151,6 +177,18 @@ class Actions:
             request.following, request.follow_until = None, now
         else:
             self._try_send(p.Mark(self._model, action.leader, action.position, extent))
+
+    def _drop(self, request: Request) -> None:
+        if request.parked:
+            self.cancel(request)
+        request.generation.emit(
+            Done("cancelled", "", "", cached=0, generated=0, prefill_seconds=0.0, decode_seconds=0.0)
+        )
+
+    def _stop(self, request: Request) -> None:
+        assert request.stay is not None, "only a running request is stopped"
+        request.stay.stopping = True
+        self.cancel(request)
 
     def _expire(self, request: Request, now: float) -> None:
         self._metrics.queue_timeouts.inc()

@@ -3,6 +3,10 @@
     a request is    and                                                            then
     ------------    ---                                                            ----
     waiting         waited `queue_timeout` without a start                         Expire
+    anticipation,   others run or wait, the engine is down, or it would cost       Drop
+    waiting         others what their slots hold
+    anticipation,   others run or wait                                             Stop, and nothing else until the
+    running                                                                        engine confirms
     next in line    another one is computing what it shares                        Follow -> following
     next in line    what it needs is being exported to RAM                         it waits for that, others may pass
     next in line    an idle slot and cells are there                               Launch -> running
@@ -19,6 +23,9 @@
     running         Finished or Failed                                             over
 
 The order in which requests are next in line is that of :mod:`lcpd.scheduler.queue`.  Time comes in as `now`.
+
+An anticipation (a prompt of kind "prefill") never waits: it is started when it comes, or dropped.  Nothing is placed
+while one is being stopped: the engine could not begin earlier, and the slot that it leaves may be the best one.
 """
 
 from __future__ import annotations
@@ -49,6 +56,10 @@ class Running:
     started: bool
     """Whether the engine has begun with it; only then it can be parked."""
     parking: bool = False
+    anticipates: bool = False
+    """Whether it only prefills what may come."""
+    stopping: bool = False
+    """Whether it has been told to stop."""
     pending: tuple[int, ...] = ()
     """Positions of checkpoints that are still to be taken, ascending."""
 
@@ -130,18 +141,55 @@ class Expire:
     request: int
 
 
-Action = Launch | Follow | Evict | Park | Expire
+@dataclass(frozen=True)
+class Drop:
+    """Give up an anticipation that has not begun."""
+
+    request: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop an anticipation that runs."""
+
+    request: int
+
+
+Action = Launch | Follow | Evict | Park | Expire | Drop | Stop
 
 
 def decide(view: View, now: float) -> Action | None:
     """The next thing to do; None when only news or time can change anything (see `next_moment`)."""
     if late := q.expired(view.waiting, view.policy.queue_timeout, now):
         return Expire(late.request)
+    if action := _anticipate(view):
+        return action
+    if any(one.stopping for one in view.running):
+        return None
     if not view.up:
         return None
     if view.starved or used(view.slots) > view.capacity:
         return _relieve(view)
     return _serve(view, now)
+
+
+def _anticipate(view: View) -> Action | None:
+    """What becomes of anticipations."""
+    waiting = next((one for one in view.waiting if one.anticipates), None)
+    running = next((one for one in view.running if one.anticipates and not one.stopping), None)
+    if waiting is None and running is None:
+        return None
+    if not all(one.anticipates for one in view.waiting) or not all(one.anticipates for one in view.running):
+        if waiting is not None:
+            return Drop(waiting.request)
+        return Stop(running.request) if running is not None else None
+    if waiting is None:
+        return None
+    placement = None
+    if view.up:
+        demand, known = Demand(waiting.tokens, waiting.reserve), view.known(waiting.request)
+        placement = place(view.slots, demand, known, view.rolls_back, view.capacity, view.costs, modest=True)
+    return Launch(waiting.request, placement) if placement else Drop(waiting.request)
 
 
 def next_moment(view: View, now: float) -> float | None:

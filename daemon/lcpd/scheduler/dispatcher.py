@@ -19,6 +19,7 @@ is nothing to do, whenever something has happened or the time has come.
     parked        closed                                  Cancel is sent; gone
     parked        the engine dies                         as running
     any           the engine fails for good               over with EngineFailed
+    anticipation  Drop; Stop, once the engine confirms    over with Done("cancelled")
 
 What always holds: a slot is busy just while one request's `stay` is on it; the cells of all slots, shared ones once,
 do not exceed the cache's except while replies outgrow what was reserved for them, which parks or evicts at once; what
@@ -41,6 +42,7 @@ from lcpd.scheduler.generation import EngineDied, EngineFailed, Generation, Prom
 from lcpd.scheduler.keeper import Keeper
 from lcpd.scheduler.news import News
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.request import Request
 from lcpd.scheduler.slots import Slot
 from lcpd.scheduler.snapshot import snapshot
@@ -67,6 +69,7 @@ class Dispatcher:
         self._actions = Actions(model, self._state, send, metrics)
         self._news = News(self._state, metrics)
         self._metrics = metrics
+        metrics.at_scrape(lambda: metrics.show_cache(cache.stats()))
         self._clock = clock or LoopClock()
         self._ids = itertools.count(1)
         self._timer: Timer | None = None
@@ -91,6 +94,20 @@ class Dispatcher:
     def snapshot(self) -> Snapshot:
         """What each slot does, and who waits."""
         return snapshot(self._state.view(), self._state.requests.values(), self._clock.now())
+
+    def report(self, name: str) -> CacheReport | None:
+        """The cache report of the request whose prompt had this name; None where it has not begun yet, or long ago."""
+        return self._state.reports.get(name)
+
+    @property
+    def exporting(self) -> bool:
+        """Whether state is on its way into the arena."""
+        return bool(self._state.keeper.exporting)
+
+    def save(self, seq: int) -> None:
+        """Begin to bring into the arena what an idle slot holds, as far as it is not there; nothing without engine."""
+        if self._state.up and not self._state.table[seq].busy:
+            self._actions.save(seq)
 
     async def model_info(self) -> p.ModelInfo:
         """Facts about the loaded model; waits for the first load.  Raises EngineFailed."""
@@ -137,7 +154,7 @@ class Dispatcher:
         self._show_load()
 
     def _show_load(self) -> None:
-        self._metrics.running.set(self.running)
+        self._metrics.running.set(sum(not request.anticipates for request, _ in self._state.running))
         self._metrics.waiting.set(self.waiting)
 
     # ---- what the engine says (engine.supervisor.Listener) ---------------------------------------------
@@ -167,7 +184,7 @@ class Dispatcher:
         self._metrics.worker_restarts.labels(cause).inc()
         state = self._state
         state.up, state.starved = False, 0
-        state.keeper.lost()
+        state.keeper.lost(slot.tokens for slot in state.table if len(slot.tokens))
         state.table.reset()
         error = EngineDied(f"the engine died while it worked on this request: {_first_line(reason)}")
         for request in list(state.requests.values()):

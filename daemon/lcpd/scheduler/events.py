@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lcpd.engine.protocol import Reason, TokenProbs
+from lcpd.scheduler.report import NOTHING, CacheReport
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,8 @@ class Begun:
     """The prompt runs; the first `cached` of its tokens need not be computed.  Said once."""
 
     cached: int
+    report: CacheReport = NOTHING
+    """Where its tokens come from, and why those that are computed are not among them."""
 
 
 @dataclass(frozen=True)

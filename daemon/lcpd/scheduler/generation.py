@@ -21,6 +21,7 @@ __all__ = [
     "Generation",
     "GenerationFailed",
     "GenerationRefused",
+    "Kind",
     "Priority",
     "Progress",
     "Prompt",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 Priority = Literal["interactive", "background"]
+Kind = Literal["generate", "prefill"]
+"""prefill: only compute the prompt, while nobody else wants anything, so that the slot holds what comes next."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,18 @@ class Prompt:
     sampling: bytes
     """Fields for the engine's sampler (JSON)."""
     max_tokens: int
-    """At least 1; prompt and reply together fit into the context."""
+    """At least 1, and 0 for kind "prefill"; prompt and reply together fit into the context."""
     min_tokens: int = 0
     """Generated tokens before an end-of-generation token may be sampled."""
     priority: Priority = "interactive"
     client: str = ""
     """Whom it is for: clients take turns in the queue."""
+    kind: Kind = "generate"
+    """A "prefill" runs only while no other request runs or waits, on the slot that holds its beginning or on an empty
+    one; where that is not so (any more) it ends with Done("cancelled"), and what it computed stays in the slot.  All of
+    it is computed, the last token too: a prompt that goes on from there needs no checkpoint."""
+    name: str = ""
+    """The public id, under which its cache report can be asked for; "": nobody will."""
 
 
 class QueueFull(RuntimeError):

@@ -12,15 +12,18 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lcpd.cache import checkpoints
 from lcpd.cache.cache import Pin, PromptCache
+from lcpd.cache.history import Past
 from lcpd.engine import protocol as p
 from lcpd.metrics import Metrics
+from lcpd.scheduler.placement import Costs, costs_of
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.slots import Known, Resume, Span, Tokens
+from lcpd.scheduler.speeds import Speeds, guessed
 
 
 @dataclass
@@ -30,6 +33,8 @@ class _Export:
     tokens: Tokens
     cuts: list[p.Cut]
     checkpoint: p.Extent | None
+    pin: Pin
+    """What was in RAM of these tokens before, without which the rest would be of no use."""
 
 
 @dataclass
@@ -42,6 +47,8 @@ class _Commands:
     room: dict[int, p.Extent] = field(default_factory=dict)
     """Position -> where its checkpoint is written."""
     pin: Pin | None = None
+    reading: int = 0
+    """Bytes in the arena that its Start reads."""
 
 
 class Keeper:
@@ -53,13 +60,20 @@ class Keeper:
         self._metrics = metrics
         self._rolls_back = True
         self._alignment = 1
+        self._token_bytes = self._checkpoint_bytes = 0
+        self._speeds = Speeds()
+        self._guessed_for: tuple[str, dict[str, int]] | None = None
         self._commands: dict[int, _Commands] = {}
         self._exports: defaultdict[int, deque[_Export]] = defaultdict(deque)
 
     def configure(self, info: p.ModelInfo) -> None:
-        """A model is there."""
+        """A model is there; what was measured before holds on if it is the same one."""
         self._rolls_back = info.kind == "attention"
         self._alignment = info.alignment
+        self._token_bytes, self._checkpoint_bytes = info.segment_bytes[1], info.checkpoint_bytes
+        if self._guessed_for != (info.description, info.devices):
+            self._guessed_for = info.description, info.devices
+            self._speeds = guessed(info)
         self._cache.configure(segment_bytes=info.segment_bytes, checkpoint_bytes=info.checkpoint_bytes)
 
     @property
@@ -82,6 +96,15 @@ class Keeper:
         """Prefill is cut at multiples of this."""
         return self._alignment
 
+    def costs(self) -> Costs:
+        """What computing and copying costs, as far as it has been measured."""
+        saves = self._cache.size > 0 and (self._rolls_back or self.takes_checkpoints)
+        return costs_of(self._speeds, self._token_bytes, self._checkpoint_bytes, saves)
+
+    def past(self, tokens: Tokens) -> Past:
+        """What is remembered of a prompt, whether or not anything is left of its state."""
+        return self._cache.past(tokens)
+
     def known(self, tokens: Tokens) -> Known:
         """What the cache can contribute to a prompt.  Changes nothing."""
         checkpoints = () if self._rolls_back else tuple(self._cache.checkpoints_on(tokens))
@@ -95,18 +118,24 @@ class Keeper:
 
     # ---- a request's commands --------------------------------------------------------------------------
 
-    def read(self, request: int, tokens: Tokens, resume: Resume) -> tuple[list[p.Segment], p.Piece | None]:
+    def read(
+        self, request: int, tokens: Tokens, resume: Resume, hit: bool = True
+    ) -> tuple[list[p.Segment], p.Piece | None]:
         """What a Start needs from the arena, which stays there until the engine has begun.
 
-        To be called first: room that is reserved later cannot push it out any more.
+        To be called first: room that is reserved later cannot push it out any more.  `hit`: it counts as a use.
         """
         commands = self._commands[request] = _Commands(tokens, resume.shared)
-        self._cache.touch(tokens)
+        if hit:
+            self._cache.touch(tokens)
         if not resume.restored and not resume.restore:
             return [], None
         commands.pin = self._cache.pin(tokens, resume.begin)
         segments = self._cache.segments(tokens, resume.shared, resume.begin) if resume.restored else []
-        return segments, self._cache.checkpoint(tokens, resume.begin) if resume.restore else None
+        checkpoint = self._cache.checkpoint(tokens, resume.begin) if resume.restore else None
+        pieces = [segment.piece for segment in segments] + ([checkpoint] if checkpoint else [])
+        commands.reading = sum(piece.extent.size for piece in pieces)
+        return segments, checkpoint
 
     def plan(self, request: int, spans: Sequence[Span], begin: int) -> dict[int, p.Extent]:
         """Where a request takes checkpoints while it computes from `begin` on; as many as there is room for."""
@@ -121,21 +150,37 @@ class Keeper:
             alignment=self._alignment,
             limit=self._policy.checkpoints,
             known=self._cache.checkpoints_on(commands.tokens),
+            branches=self._cache.branches_on(commands.tokens),
+            gap=checkpoints.minimum_gap(self._checkpoint_bytes, self._speeds.save.value, self._speeds.prefill.value),
         )
         for position in positions:
             if (extent := self._cache.reserve_checkpoint()) is not None:
                 commands.room[position] = extent
         return dict(commands.room)
 
-    def started(self, request: int, damaged: bool = False) -> None:
-        """The engine has read what it was told to, unless it was damaged."""
-        commands = self._commands.get(request)
+    def started(self, message: p.Started) -> None:
+        """The engine has read what it was told to, unless there was a problem."""
+        commands = self._commands.get(message.request)
         if commands is None or commands.pin is None:
             return
-        if damaged:
+        if message.damaged:
             self._cache.discard(commands.pin, commands.shared)
-        self._cache.unpin(commands.pin)
-        commands.pin = None
+        elif not message.problem:
+            self._speeds.restore.observe(commands.reading, message.restore_seconds)
+            self._metrics.restored_bytes.inc(commands.reading)
+            self._metrics.restore_seconds.inc(message.restore_seconds)
+            self._metrics.copy_runs.inc(message.runs)
+        self._has_read(commands)
+
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """So many tokens were computed in one batch."""
+        self._speeds.prefill.observe(tokens, seconds)
+        self._cache.measured(1 / self._speeds.prefill.value)
+
+    def _has_read(self, commands: _Commands) -> None:
+        if commands.pin is not None:
+            self._cache.unpin(commands.pin)
+            commands.pin = None
 
     def mark(self, request: int, position: int) -> p.Extent | None:
         """Room for one more checkpoint of a running request."""
@@ -166,8 +211,8 @@ class Keeper:
 
     def left(self, request: int) -> None:
         """The request has left its slot."""
-        self.started(request)
         if commands := self._commands.pop(request, None):
+            self._has_read(commands)
             for extent in commands.room.values():
                 self._cache.give_back(extent)
 
@@ -175,15 +220,23 @@ class Keeper:
 
     def save(self, model: str, seq: int, tokens: Tokens) -> p.Save | None:
         """The command that brings what an idle slot holds to RAM; None where all is there, or there is no room."""
-        cuts = self._cache.plan_save(tokens, len(tokens))
-        end = cuts[-1].end if cuts else self._cache.covered(tokens)
+        covered = self._cache.covered(tokens)
+        # Nothing that is reserved now may push out what it builds on.
+        pin = self._cache.pin(tokens, covered)
         checkpoint = None
-        # A checkpoint without the segments below it would be of no use.
-        if self.takes_checkpoints and end == len(tokens) and self._cache.checkpoint(tokens, end) is None:
+        if self.takes_checkpoints and self._cache.checkpoint(tokens, len(tokens)) is None:
+            # Reserved first: segments without a checkpoint at their end are worth less than fewer with one.
             checkpoint = self._cache.reserve_checkpoint()
+        cuts = self._cache.plan_save(tokens, len(tokens))
+        end = cuts[-1].end if cuts else covered
+        if checkpoint is not None and end < len(tokens):
+            # A checkpoint without the segments below it would be of no use.
+            self._cache.give_back(checkpoint)
+            checkpoint = None
         if not cuts and checkpoint is None:
+            self._cache.unpin(pin)
             return None
-        self._exports[seq].append(_Export(tokens[:end], cuts, checkpoint))
+        self._exports[seq].append(_Export(tokens[:end], cuts, checkpoint, pin))
         return p.Save(model, seq, cuts, checkpoint)
 
     def saved(self, message: p.Saved) -> None:
@@ -193,9 +246,23 @@ class Keeper:
         if export.checkpoint is not None:
             whole = len(message.segments) == len(export.cuts)
             self._cache.add_checkpoint(export.tokens, export.checkpoint, message.checkpoint if whole else None)
+        self._cache.unpin(export.pin)
+        pieces = [segment.piece for segment in message.segments] + ([message.checkpoint] if message.checkpoint else [])
+        copied = sum(piece.extent.size for piece in pieces)
+        self._speeds.save.observe(copied, message.seconds)
+        self._metrics.saved_bytes.inc(copied)
+        self._metrics.save_seconds.inc(message.seconds)
+        self._metrics.copy_runs.inc(message.runs)
 
-    def lost(self) -> None:
-        """The engine is gone: nobody writes or reads any more."""
+    def remember(self, held: Tokens, prompt: int) -> None:
+        """A request has left its slot, which holds `held`; the first `prompt` of these tokens were its prompt."""
+        self._cache.remember(held, prompt)
+
+    def lost(self, slots: Iterable[Tokens] = ()) -> None:
+        """The engine is gone with what its slots held: nobody writes or reads any more."""
+        for tokens in slots:
+            self._cache.remember(tokens, len(tokens))
+            self._cache.lose(tokens, 0, "engine restarted")
         for request in list(self._commands):
             self.left(request)
         for exports in self._exports.values():
@@ -203,4 +270,5 @@ class Keeper:
                 self._cache.add_segments(export.tokens, export.cuts, [])
                 if export.checkpoint is not None:
                     self._cache.give_back(export.checkpoint)
+                self._cache.unpin(export.pin)
         self._exports.clear()

@@ -9,6 +9,7 @@ import numpy as np
 from lcpd.engine import protocol as p
 from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import Begun, Done, GenerationFailed, GenerationRefused, Progress, Text
+from lcpd.scheduler.report import MISSES, fallen_back
 from lcpd.scheduler.request import Request, Stay
 from lcpd.scheduler.slots import EMPTY, Tokens
 from lcpd.scheduler.state import State
@@ -50,8 +51,8 @@ class News:
         match message:
             case p.Started():
                 self._on_started(request, request.stay, message)
-            case p.Prefilled(done=done):
-                self._on_prefilled(request, request.stay, done)
+            case p.Prefilled():
+                self._on_prefilled(request, request.stay, message)
                 return bool(self._state.waiting)
             case p.Parked():
                 self._on_parked(request, request.stay, message, now)
@@ -65,33 +66,49 @@ class News:
         """The engine begins earlier than asked where it could not use what it was told to."""
         stay.started, stay.done = True, message.begin
         self._state.table.began(stay.seq, message.begin)
-        self._state.keeper.started(request.id, message.damaged)
+        self._state.keeper.started(message)
         self._count_reused(request, stay, message.begin)
         if request.cached is None:
             request.cached = min(message.begin, len(request.prompt.tokens))
+            self._take_report(request, message)
         if not request.told:
+            assert request.report is not None, "made at the start"
             request.told = True
             request.progress = request.cached
-            request.generation.emit(Begun(request.cached))
+            request.generation.emit(Begun(request.cached, request.report))
+
+    def _take_report(self, request: Request, message: p.Started) -> None:
+        """The report is final now that the engine has begun."""
+        assert request.report is not None, "made at the start"
+        report = request.report = fallen_back(request.report, message.begin, message.problem, message.damaged)
+        self._state.keep_report(report)
+        if request.anticipates:
+            return
+        for part in report.reasons:
+            if part.reason in MISSES:
+                self._metrics.cache_misses.labels(part.reason).inc(part.tokens)
 
     def _count_reused(self, request: Request, stay: Stay, begin: int) -> None:
-        """Each token of a prompt is counted once, where it came from at first."""
+        """Each token of a prompt is counted once, where it came from at first; of anticipations what is computed."""
         shared = min(stay.resume.shared, begin)
         from_slot = "vram" if stay.resume.source == stay.seq else "shared"
         for source, upto in ((from_slot, shared), ("ram", begin)):
-            self._count(request, source, upto)
+            self._count(request, "" if request.anticipates else source, upto)
 
     def _count(self, request: Request, source: str, upto: int) -> None:
         upto = min(upto, len(request.prompt.tokens))
         if upto > request.counted:
-            self._metrics.prompt_tokens.labels(source).inc(upto - request.counted)
+            if source:
+                self._metrics.prompt_tokens.labels(source).inc(upto - request.counted)
             request.counted = upto
 
-    def _on_prefilled(self, request: Request, stay: Stay, done: int) -> None:
+    def _on_prefilled(self, request: Request, stay: Stay, message: p.Prefilled) -> None:
+        done = message.done
+        self._state.keeper.prefilled(done - stay.done, message.seconds)
         stay.done = done
         self._state.table.holds(stay.seq, stay.tokens[:done])
         self._state.keeper.passed(request.id, done)
-        self._count(request, "computed", done)
+        self._count(request, "anticipated" if request.anticipates else "computed", done)
         told = min(done, len(request.prompt.tokens))
         if told > request.progress:
             request.progress = told
@@ -125,7 +142,8 @@ class News:
     def _on_finished(self, request: Request, stay: Stay, message: p.Finished, now: float) -> None:
         del self._state.requests[request.id]
         self._leave(request, stay, _held(request, stay.done, message.held), now)
-        self._metrics.prefill.observe(message.prefill_seconds)
+        if not request.anticipates:
+            self._metrics.prefill.observe(message.prefill_seconds)
         request.generation.emit(
             Done(
                 reason=message.reason,
@@ -149,6 +167,9 @@ class News:
         state = self._state
         state.keeper.left(request.id)
         state.table.release(stay.seq, held, saved=state.keeper.covered(held), now=now)
+        if request.anticipates:
+            return  # nobody has asked for it yet, nor waited for its slot
+        state.keeper.remember(held, len(request.prompt.tokens))
         state.service += 0.2 * (now - stay.began - state.service)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from lcpd.scheduler import cells
+from lcpd.scheduler.policy import EDIT_WORTH_SAVING
 from lcpd.scheduler.slots import Known, Resume, Slot, Tokens, resumes
+from lcpd.scheduler.speeds import Speeds
 
 _FRESH = -1
 """Id of a run that there is not yet."""
@@ -14,13 +16,44 @@ _FRESH = -1
 
 @dataclass(frozen=True)
 class Costs:
-    """What one token costs, in any unit; measured times can take their place."""
+    """Seconds.  The defaults are those of a 27B hybrid model on a 24 GB card (see `costs_of`)."""
 
-    compute: float = 1.0
-    restore: float = 0.02
-    """To bring back from RAM."""
-    lose: float = 1.0
-    """To overwrite where neither RAM nor another slot has it: it would have to be computed again."""
+    compute: float = 1e-3
+    """To prefill a token."""
+    restore: float = 3e-6
+    """To bring a token back from RAM."""
+    checkpoint: float = 0.013
+    """To apply a checkpoint, from RAM."""
+    lose: float = 6e-6
+    """To overwrite a token that neither RAM nor another slot has: to save it and to bring it back; where it cannot be
+    saved, to compute it again."""
+    park: float = 0.026
+    """To overwrite the end of a slot that is to be saved: its checkpoint goes to RAM and comes back."""
+    cell: float = 1e-6
+    """What a cell that is newly taken costs: attention looks at all cells that are in use for every token of every
+    reply.  An upper bound, good to prefer what shares cells to what copies them, not to empty an idle slot for it."""
+
+
+def costs_of(speeds: Speeds, token_bytes: int, checkpoint_bytes: int, saves: bool) -> Costs:
+    """What was measured, for a model whose state has these sizes.
+
+    `saves`: whether what a slot holds can be saved to RAM and resumed from there.
+    """
+    compute = 1 / speeds.prefill.value
+    restore = token_bytes / speeds.restore.value
+    back, forth = checkpoint_bytes / speeds.restore.value, checkpoint_bytes / speeds.save.value
+    return Costs(
+        compute=compute,
+        restore=restore,
+        checkpoint=back,
+        lose=restore + token_bytes / speeds.save.value if saves else compute,
+        park=back + forth if saves else 0.0,
+        cell=compute * _CELL,
+    )
+
+
+_CELL = 1e-3
+"""Of the time that computing a token takes."""
 
 
 @dataclass(frozen=True)
@@ -65,36 +98,53 @@ def candidates(slots: Sequence[Slot], demand: Demand, known: Known, rolls_back: 
 
 
 def place(
-    slots: Sequence[Slot], demand: Demand, known: Known, rolls_back: bool, capacity: int, costs: Costs
+    slots: Sequence[Slot],
+    demand: Demand,
+    known: Known,
+    rolls_back: bool,
+    capacity: int,
+    costs: Costs,
+    modest: bool = False,
 ) -> Placement | None:
     """The cheapest placement that fits into `capacity` cells once other idle slots are emptied; None: there is none.
 
-    Among equals what comes from the slot itself is taken, then the slot used longest ago.
+    Among equals what comes from the slot itself is taken, then the slot used longest ago.  `modest`: nothing that
+    belongs to others is given up for it, so that it goes on where it is or into an empty slot.
     """
     by_seq = {slot.seq: slot for slot in slots}
 
-    def cost(placement: Placement) -> tuple[float, bool, float, int]:
+    def cost(placement: Placement) -> tuple[int, bool, float, int]:
         slot, resume = by_seq[placement.seq], placement.resume
         kept = resume.shared if resume.source == slot.seq else 0
         total = _bringing(resume, demand, costs) + _losing(slots, slot, kept, costs)
         total += sum(_losing(slots, by_seq[seq], 0, costs) for seq in placement.evict)
-        return total, resume.source != slot.seq, slot.last_used, -resume.shared
+        total += (max(demand.reserve, resume.peak) - resume.shared) * costs.cell
+        # In nanoseconds, because rounding errors decide nothing.
+        return round(total * 1e9), resume.source != slot.seq, slot.last_used, -resume.shared
+
+    def is_modest(placement: Placement) -> bool:
+        at_home = placement.resume.source == placement.seq
+        return not placement.evict and (at_home or not len(by_seq[placement.seq].tokens))
 
     possible = (fitted(slots, at, demand, capacity) for at in candidates(slots, demand, known, rolls_back, costs))
-    return min((at for at in possible if at is not None), key=cost, default=None)
+    return min((at for at in possible if at is not None and (is_modest(at) or not modest)), key=cost, default=None)
 
 
 def _bringing(resume: Resume, demand: Demand, costs: Costs) -> float:
-    return (len(demand.tokens) - resume.begin) * costs.compute + resume.restored * costs.restore
+    computing = (len(demand.tokens) - resume.begin) * costs.compute
+    return computing + resume.restored * costs.restore + resume.restore * costs.checkpoint
 
 
 def _losing(slots: Sequence[Slot], slot: Slot, kept: int, costs: Costs) -> float:
     """What it costs to overwrite all that a slot holds beyond `kept`."""
     held = len(slot.tokens)
+    if held == kept:
+        return 0.0
     # Exclusive cells are the last ones of a slot: what is shared is a prefix.
     elsewhere = held - cells.exclusive(slot.runs, (other.runs for other in slots if other is not slot))
     lost = held - min(held, max(kept, elsewhere, slot.saved))
-    return lost * costs.lose + (held - kept - lost) * costs.restore
+    parked = lost >= (EDIT_WORTH_SAVING if kept else 1)
+    return lost * costs.lose + (held - kept - lost) * costs.restore + parked * costs.park
 
 
 def fitted(slots: Sequence[Slot], placement: Placement, demand: Demand, capacity: int) -> Placement | None:

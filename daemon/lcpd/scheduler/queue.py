@@ -48,6 +48,8 @@ class Waiting:
     following: Following | None = None
     follow_until: float | None = None
     """Deadline of all its following; None before the first."""
+    anticipates: bool = False
+    """Whether it only prefills what may come; never in line."""
 
     @property
     def start(self) -> float:

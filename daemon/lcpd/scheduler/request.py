@@ -10,6 +10,7 @@ from lcpd.scheduler.decide import Running
 from lcpd.scheduler.generation import Generation, Prompt
 from lcpd.scheduler.policy import RUNNING_GROWTH, admission_growth
 from lcpd.scheduler.queue import Following, Waiting
+from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.slots import Resume, Tokens
 
 
@@ -27,6 +28,8 @@ class Stay:
     started: bool = False
     """Whether the engine has begun."""
     parking: bool = False
+    stopping: bool = False
+    """Whether it has been told to stop for others: an anticipation."""
     sampled: int = 0
     """Tokens of this stay."""
     first_token: float = 0.0
@@ -71,6 +74,8 @@ class Request:
     """Tokens of the prompt whose source has been counted."""
     following: Following | None = None
     follow_until: float | None = None
+    report: CacheReport | None = None
+    """Of its last start from its beginning; None before the first."""
 
     @property
     def id(self) -> int:
@@ -81,6 +86,11 @@ class Request:
     def prompt(self) -> Prompt:
         """What was submitted."""
         return self.generation.prompt
+
+    @property
+    def anticipates(self) -> bool:
+        """Whether it only prefills what may come."""
+        return self.prompt.kind == "prefill"
 
     @property
     def background(self) -> bool:
@@ -136,6 +146,7 @@ class Request:
             begun=self.parked or self.attempts > 0,
             following=self.following,
             follow_until=self.follow_until,
+            anticipates=self.anticipates,
         )
 
     def as_running(self, stay: Stay, pending: tuple[int, ...]) -> Running:
@@ -149,5 +160,7 @@ class Request:
             waited=self.waited,
             started=stay.started,
             parking=stay.parking,
+            anticipates=self.anticipates,
+            stopping=stay.stopping,
             pending=pending,
         )

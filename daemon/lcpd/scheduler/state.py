@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from lcpd.scheduler import decide as d
 from lcpd.scheduler.keeper import Keeper
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.request import Request, Stay
 from lcpd.scheduler.table import SlotTable
+
+_REPORTS_KEPT = 256
 
 
 @dataclass
@@ -22,6 +25,8 @@ class State:
     """All that are not over, by id."""
     served: dict[str, float] = field(default_factory=dict)
     """When each client was last served, the latest one last."""
+    reports: dict[str, CacheReport] = field(default_factory=dict)
+    """By the request's public name, the latest one last."""
     up: bool = False
     """Whether there is an engine."""
     starved: int = 0
@@ -38,6 +43,15 @@ class State:
     def running(self) -> list[tuple[Request, Stay]]:
         """Those on a slot."""
         return [(request, request.stay) for request in self.requests.values() if request.stay is not None]
+
+    def keep_report(self, report: CacheReport) -> None:
+        """The request of this name has begun."""
+        if not report.name:
+            return
+        self.reports.pop(report.name, None)
+        self.reports[report.name] = report
+        if len(self.reports) > _REPORTS_KEPT:
+            del self.reports[next(iter(self.reports))]
 
     def view(self) -> d.View:
         """What `decide` needs to know."""
@@ -56,6 +70,7 @@ class State:
             served=self.served,
             saving=tuple(d.Saving(tokens) for tokens in self.keeper.exporting),
             alignment=self.keeper.alignment,
+            costs=self.keeper.costs(),
         )
 
     def retry_after(self) -> int:

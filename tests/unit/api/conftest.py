@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from fakes.api import until
+from fakes.api import ADMIN_KEY, until
 from fakes.chat import chat_command
 from fakes.worker import load, worker_command
+from lcpd.anticipation.driver import Anticipator
 from lcpd.api.app import create_app
 from lcpd.api.context import Context
 from lcpd.app import policy_of
@@ -44,13 +45,13 @@ async def make_client() -> AsyncIterator[MakeClient]:
         async def make(script: dict | None = None, wait: bool = True, **changes: object) -> TestClient:
             settings = settings_with(**{"model__slots": 2, "engine__crash_limit": 2, **changes})
             metrics = Metrics()
-            arena = Arena(1 << 20)
+            cache = PromptCache(arena := Arena(1 << 20))
             stack.callback(arena.close)
             dispatcher = Dispatcher(
                 model="fake",
                 slots=settings.model.slots,
                 policy=policy_of(settings),
-                cache=PromptCache(arena),
+                cache=cache,
                 send=lambda message: supervisor.send(message),
                 metrics=metrics,
             )
@@ -68,18 +69,24 @@ async def make_client() -> AsyncIterator[MakeClient]:
                 ChatSettings(Path("fake.gguf"), None, Path("/nowhere"), 1 << 30, 20, chat_command()),
                 on_restart=lambda _: metrics.chat_restarts.inc(),
             )
+            anticipator = Anticipator(chat, dispatcher, patience=0) if settings.cache.anticipate else None
             context = Context(
                 settings=settings,
                 supervisor=supervisor,
                 dispatcher=dispatcher,
+                cache=cache,
+                anticipator=anticipator,
                 chat=chat,
                 metrics=metrics,
                 model_id="fake",
                 model_names=frozenset({"fake", "alias"}),
                 created=1,
+                admin_keys=frozenset({ADMIN_KEY}),
             )
             stack.push_async_callback(supervisor.stop)
             stack.push_async_callback(chat.stop)
+            if anticipator:
+                stack.push_async_callback(anticipator.stop)
             supervisor.start()
             await chat.start()
             if wait:

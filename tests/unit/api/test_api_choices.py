@@ -62,12 +62,12 @@ def chat_reply(generations, fields=(), chat=None, **asked):
     chat = chat or PlainChat()
     rendered = SimpleNamespace(fields=b"{}")
     turns = [Turn.begin(chat, generation, rendered) for generation in generations]
-    return ChatReply(context, turns, fields, wanted_logprobs(asked))
+    return ChatReply(context, "chatcmpl-1", turns, fields, wanted_logprobs(asked))
 
 
 def text_reply(generations, **asked):
     choices = [text._Choice(i, g, text._Logprobs(asked)) for i, g in enumerate(generations)]
-    return text._Reply("fake", choices, asked)
+    return text._Reply("fake", "cmpl-1", choices, asked)
 
 
 async def payloads(chunks):

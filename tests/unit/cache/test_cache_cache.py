@@ -331,3 +331,66 @@ def test_nodes_that_hold_nothing_are_forgotten() -> None:
         bench.check()
     stats = bench.cache.stats()
     assert stats.nodes <= 2 * (stats.segments + stats.checkpoints)
+
+
+# ---- holding -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_is_never_given_up_for_want_of_room() -> None:
+    bench = Bench(2048)
+    bench.save(HEAD)
+    bench.take_checkpoint(HEAD)
+    number = bench.cache.hold(HEAD)
+    bench.now = 1e6
+    for other in range(20):
+        bench.save(path(*range(other * 50, other * 50 + 12)))
+    assert bench.cache.covered(HEAD) == 12
+    assert bench.cache.checkpoints_on(HEAD) == [12]
+    assert list(bench.cache.holds()) == [number]
+    assert bench.cache.release(number)
+    assert not bench.cache.release(number)
+    bench.now = 2e6
+    for other in range(20, 40):
+        bench.save(path(*range(other * 50, other * 50 + 12)))
+        bench.take_checkpoint(path(*range(other * 50, other * 50 + 12)))
+    assert bench.cache.covered(HEAD) == 0
+    bench.check()
+
+
+def test_what_is_saved_later_on_a_path_that_is_held_is_held_too() -> None:
+    bench = Bench(2048)
+    bench.cache.hold(HEAD)
+    bench.save(HEAD)
+    bench.now = 1e6
+    for other in range(20):
+        bench.save(path(*range(other * 50, other * 50 + 12)))
+    assert bench.cache.covered(HEAD) == 12
+
+
+def test_too_much_that_is_held_leaves_room_for_nothing_else_and_fails_nothing() -> None:
+    bench = Bench(1024, chunk=100)
+    bench.cache.hold(HEAD)
+    bench.save(HEAD)
+    assert bench.save(path(*range(40))) == []
+    assert bench.cache.reserve_checkpoint() is not None
+    bench.check()
+
+
+# ---- what there was ----------------------------------------------------------------------------------------
+
+
+def test_what_the_arena_knows_is_part_of_the_past_even_if_nobody_remembers() -> None:
+    bench = Bench(ROOMY)
+    bench.save(conversation(1, 2))
+    past = bench.cache.past(conversation(5))
+    assert (past.length, past.went_on) == (12, (1, 2))
+
+
+def test_damage_is_remembered() -> None:
+    bench = Bench(ROOMY)
+    bench.save(HEAD)
+    bench.cache.remember(HEAD, 12)
+    pin = bench.cache.pin(HEAD, 12)
+    bench.cache.discard(pin)
+    bench.cache.unpin(pin)
+    assert [(loss.end, loss.reason) for loss in bench.cache.past(HEAD).losses] == [(12, "damaged")]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lcpd.cache.checkpoints import branch_points, minimum_gap, plan
-from lcpd.cache.trie import Trie
+from lcpd.cache.checkpoints import minimum_gap, plan
 from lcpd.scheduler.slots import Span
 
 
@@ -73,38 +72,6 @@ def test_a_position_that_is_rounded_down_to_where_computing_begins_is_left_out()
 
 def test_where_earlier_prompts_parted_a_checkpoint_is_taken() -> None:
     assert plan(TALK, 0, 2805, interval=LONG, branches=[1200]) == [1000, 1200, 2800]
-
-
-def known_paths(*texts: str) -> Trie[str]:
-    trie: Trie[str] = Trie()
-    for text in texts:
-        trie.insert(tokens(text))
-    return trie
-
-
-def tokens(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-
-
-def test_a_path_that_leaves_a_known_one_has_a_branch_point_there() -> None:
-    assert branch_points(known_paths("headuserone").match(tokens("headusertwo"))) == [8]
-
-
-def test_a_path_has_a_branch_point_wherever_others_have_left_it() -> None:
-    trie = known_paths("headuserone", "headuse1", "heaD")
-    assert branch_points(trie.match(tokens("headuserone and on"))) == [3, 7]
-
-
-def test_a_path_that_goes_on_from_the_end_of_another_has_no_branch_point_there() -> None:
-    assert branch_points(known_paths("head").match(tokens("headuser"))) == []
-
-
-def test_a_path_that_goes_another_way_from_a_boundary_has_a_branch_point_there() -> None:
-    assert branch_points(known_paths("head", "headone").match(tokens("headtwo"))) == [4]
-
-
-def test_an_unknown_path_has_no_branch_points() -> None:
-    assert branch_points(known_paths("head").match(tokens("other"))) == []
 
 
 # ---- long prefills -----------------------------------------------------------------------------------------

@@ -45,6 +45,19 @@ class AgainstFlags(RuleBasedStateMachine):
         self.mark(extent.offset, units(size), True)
         return extent
 
+    @rule(
+        target=extents, unit=st.integers(-1, 41), size=st.integers(0, 15 * ALIGNMENT), shift=st.sampled_from([0, 0, 7])
+    )
+    def claim(self, unit: int, size: int, shift: int) -> Extent:
+        extent = Extent(unit * ALIGNMENT + shift, size)
+        wanted = self.flags[unit : unit + units(size)] if unit >= 0 else []
+        possible = size > 0 and not shift and wanted == [False] * units(size)
+        assert self.allocator.claim(extent) == possible
+        if not possible:
+            return multiple()
+        self.mark(extent.offset, units(size), True)
+        return extent
+
     @rule(extent=consumes(extents))
     def free(self, extent: Extent) -> None:
         self.allocator.free(extent)

@@ -130,6 +130,16 @@ def test_pruning_keeps_the_boundary_at_which_a_segment_begins() -> None:
     assert [node.edge.tolist() for node in trie.nodes()] == [[1, 2], [3]]
 
 
+def test_pruning_does_not_join_a_node_with_a_child_that_its_segment_does_not_lead_to() -> None:
+    trie: Trie[str] = Trie()
+    end = trie.attach(trie.root, path(1, 2, 3), "segment")
+    trie.insert(path(1, 9)).checkpoint = "elsewhere"
+    trie.prune(end)
+    assert sorted(node.edge.tolist() for node in trie.nodes()) == [[1], [9]]
+    trie.check_integrity()
+    assert trie.coverage(path(1, 2, 3))[-1][1] == 3
+
+
 def test_pruning_joins_a_node_with_the_one_above_when_its_segment_is_gone() -> None:
     trie: Trie[str] = Trie()
     trie.insert(path(1, 2)).checkpoint = "within the first segment"

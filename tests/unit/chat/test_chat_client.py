@@ -86,7 +86,7 @@ async def test_a_body_is_rendered_with_its_spans_limits_and_fields(make: Make) -
     rendered = await make().render("chat", body("hi", max_tokens=7, stop="END"))
     tokens = unpack(rendered.tokens).tolist()
     assert tokens == [vocab.MARKS["user"], *b"hi", vocab.END, vocab.MARKS["assistant"]]
-    assert [(span.role, span.begin, span.length) for span in rendered.spans] == [("user", 0, 4)]
+    assert [(span.role, span.begin, span.length) for span in rendered.spans] == [("user", 0, 4), ("assistant", 4, 1)]
     assert rendered.max_tokens == 7
     assert json.loads(rendered.sampling)["stop"] == ["END"]
 

@@ -24,8 +24,9 @@ def test_a_chunk_ends_exactly_at_the_cut():
 
 
 def test_short_prompts_share_a_step_and_each_costs_a_unit_at_least():
-    waiting = [Prefill(r, 0, r, 0, 10) for r in range(9)]
-    assert [c.request for c in plan(waiting, BESIDE)] == [0, 1, 2, 3, 4, 5]
+    waiting = [Prefill(r, 0, r, 0, 5) for r in range(9)]
+    budget = Budget(items=100, n_batch=2048, unit=16)
+    assert [c.request for c in plan(waiting, budget)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_a_short_prompt_leaves_is_used_by_the_next():

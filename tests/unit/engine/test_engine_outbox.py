@@ -22,6 +22,19 @@ def test_the_first_tokens_are_sent_at_once_and_later_ones_after_an_interval():
     assert sent == [Step([Output(1, [100], "x")]), Step([Output(1, [104, 108, 111], "xxx")])]
 
 
+def test_the_more_replies_run_the_longer_their_tokens_are_gathered_up_to_a_limit():
+    for replies, due in ((1, 1.0), (3, 3.0), (5, 5.0), (20, 5.0)):
+        box, sent = outbox()
+        box.add(0, 0, "")
+        box.flush(10.0)
+        for request in range(replies):
+            box.add(request, 1, "x")
+        box.flush_if_due(10.0 + due - 0.1)
+        assert len(sent) == 1
+        box.flush_if_due(10.0 + due)
+        assert len(sent) == 2
+
+
 def test_the_tokens_of_several_requests_travel_in_one_message():
     box, sent = outbox()
     box.add(1, 7, "a")

@@ -10,6 +10,7 @@ import pytest
 from fakes.vocab import tokens
 from lcpd.scheduler.cells import Run
 from lcpd.scheduler.decide import (
+    Drop,
     Evict,
     Expire,
     Follow,
@@ -17,6 +18,7 @@ from lcpd.scheduler.decide import (
     Park,
     Running,
     Saving,
+    Stop,
     View,
     decide,
     follows,
@@ -316,3 +318,54 @@ def test_the_next_moment_is_when_somebody_ages_follows_no_longer_or_has_waited_t
     assert next_moment(view(waiting=(waiting(1, background=True),)), NOW) == 120
     assert next_moment(view(waiting=(following(until=105),)), NOW) == 105
     assert next_moment(view(waiting=(waiting(1, begun=True),)), NOW) is None
+
+
+# ---- anticipations -----------------------------------------------------------------------------------------
+
+
+def anticipation(request: int, text: str = "abcdef") -> Waiting:
+    return waiting(request, text, anticipates=True, reserve=len(text))
+
+
+def test_an_anticipation_goes_on_where_its_conversation_is_while_nobody_wants_anything() -> None:
+    slots = (idle(0), idle(1, "abc"))
+    assert decide(view(slots=slots, waiting=(anticipation(1),)), NOW) == Launch(1, Placement(1, Resume(3, 1, 3)))
+
+
+def test_an_anticipation_goes_into_an_empty_slot_rather_than_to_overwrite_what_others_have() -> None:
+    slots = (idle(0, "x" * 50), idle(1))
+    assert decide(view(slots=slots, waiting=(anticipation(1),)), NOW) == Launch(1, Placement(1, COLD))
+
+
+def test_an_anticipation_for_which_others_would_lose_what_their_slots_hold_is_dropped() -> None:
+    assert decide(view(slots=(idle(0, "xyz"),), waiting=(anticipation(1),)), NOW) == Drop(1)
+    slots = (idle(0), idle(1, "x" * 50))
+    assert decide(view(slots=slots, capacity=52, waiting=(anticipation(1),)), NOW) == Drop(1)
+
+
+def test_an_anticipation_is_dropped_while_another_request_runs_or_waits() -> None:
+    slots = (busy(0, 2), idle(1))
+    assert decide(view(slots=slots, running=(running(2, 0),), waiting=(anticipation(1),)), NOW) == Drop(1)
+    assert decide(view(waiting=(waiting(1), anticipation(2))), NOW) == Drop(2)
+
+
+def test_an_anticipation_does_not_wait_for_the_engine() -> None:
+    assert decide(view(up=False, waiting=(anticipation(1),)), NOW) == Drop(1)
+
+
+def test_a_running_anticipation_is_stopped_when_a_request_comes_which_waits_until_it_has_stopped() -> None:
+    slots = (busy(0, 1, "abcdef", done=2), idle(1))
+    ahead = running(1, 0, "abcdef", done=2, anticipates=True)
+    assert decide(view(slots=slots, running=(ahead,), waiting=(waiting(2, "abcdef"),)), NOW) == Stop(1)
+    stopping = replace(ahead, stopping=True)
+    assert decide(view(slots=slots, running=(stopping,), waiting=(waiting(2, "abcdef"),)), NOW) is None
+    slots = (idle(0, "ab"), idle(1))
+    assert decide(view(slots=slots, waiting=(waiting(2, "abcdef"),)), NOW) == Launch(2, Placement(0, Resume(2, 0, 2)))
+
+
+def test_anticipations_do_not_disturb_each_other() -> None:
+    slots = (busy(0, 1, "abcdef", done=2), idle(1))
+    ahead = running(1, 0, "abcdef", done=2, anticipates=True)
+    assert decide(view(slots=slots, running=(ahead,)), NOW) is None
+    given = view(slots=slots, running=(ahead,), waiting=(anticipation(2, "xyz"),))
+    assert decide(given, NOW) == Launch(2, Placement(1, COLD))

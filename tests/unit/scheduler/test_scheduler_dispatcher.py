@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from lcpd.scheduler.generation import (
     Text,
 )
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.report import NOTHING
 from lcpd.scheduler.slots import Span
 
 
@@ -141,11 +143,11 @@ def prompt(text: str, *spans: Span, max_tokens: int = 10, **rest: Any) -> Prompt
 
 
 async def events(generation: Generation) -> list[Event]:
-    """All events of a generation that is over; raises its error."""
+    """All events of a generation that is over, without cache reports; raises its error."""
     result: list[Event] = []
     async with asyncio.timeout(10):
         async for batch in generation.batches():
-            result += batch
+            result += [replace(event, report=NOTHING) if isinstance(event, Begun) else event for event in batch]
     return result
 
 
@@ -409,6 +411,33 @@ async def test_room_that_commands_in_flight_held_is_given_back_when_the_engine_d
     engine.dispatcher.on_down("killed", "crash")
     assert engine.cache.stats().reserved_bytes == 0
     engine.cache.check_integrity()
+
+
+async def test_where_two_prompts_parted_the_second_leaves_a_checkpoint_and_the_third_resumes_there() -> None:
+    engine = Engine(slots=3, kind="hybrid").up()
+    head = "a head that is longer than the rest: "
+    engine.dispatcher.submit(prompt(head + "one"))
+    engine.run(engine.start())
+    engine.dispatcher.submit(prompt(head + "two"))
+    second = engine.start()
+    assert (second.begin, sorted(second.checkpoints)) == (0, [len(head)])
+    engine.run(second)
+    engine.dispatcher.submit(prompt(head + "three"))
+    third = engine.start()
+    assert (third.begin, third.shared) == (len(head), len(head))
+    assert third.restore == piece(second.checkpoints[len(head)])
+
+
+async def test_checkpoints_closer_than_their_copy_is_worth_are_not_taken() -> None:
+    engine = Engine(kind="hybrid").up()
+    engine.dispatcher.submit(prompt("x" * 20))
+    first = engine.start()
+    # So fast is no machine: its copies are slow by comparison.
+    engine.say(p.Started(first.request, 0), p.Prefilled(first.request, 20, 1e-5), finished(first.request))
+    engine.dispatcher.submit(prompt("system hello? reply", Span("system", 0, 7), Span("assistant", 13, 6)))
+    (second,) = engine.save()
+    assert isinstance(second, p.Start)
+    assert sorted(second.checkpoints) == [13]  # and not 7
 
 
 # ---- RAM --------------------------------------------------------------------------------------------------
@@ -698,6 +727,97 @@ async def test_a_request_parked_in_its_prefill_is_run_again_when_the_engine_dies
     assert (start.request, start.reply) == (hidden.id, b"")
 
 
+# ---- anticipations ----------------------------------------------------------------------------------------
+
+
+def ahead(text: str) -> Prompt:
+    return prompt(text, max_tokens=0, priority="background", kind="prefill")
+
+
+async def test_an_anticipation_computes_a_prompt_and_its_slot_holds_it() -> None:
+    engine = Engine().up()
+    generation = engine.dispatcher.submit(ahead("what may come"))
+    start = engine.start()
+    assert (start.max_tokens, start.priority) == (0, 2)
+    engine.prefill(start)
+    engine.say(finished(start.request, "", "length"))
+    done = (await events(generation))[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "length"
+    assert held(engine) == "what may come"
+    engine.dispatcher.submit(prompt("what may come, and did"))
+    assert engine.start().begin == 13
+
+
+async def test_an_anticipation_counts_as_anticipated_tokens_and_as_nothing_else() -> None:
+    engine = Engine().up()
+    engine.dispatcher.submit(prompt("hello"))
+    engine.run(engine.start(), "")
+    engine.dispatcher.submit(ahead("hello, you"))
+    assert engine.figure("lcpd_requests_running") == 0
+    start = engine.start()
+    engine.prefill(start)
+    engine.say(finished(start.request, "", "length"))
+    assert engine.figure("lcpd_prompt_tokens_total", source="anticipated") == 5
+    assert engine.figure("lcpd_prompt_tokens_total", source="computed") == 5
+    assert engine.figure("lcpd_prompt_tokens_total", source="vram") == 0
+    assert engine.figure("lcpd_prefill_seconds_count") == 1
+    assert engine.figure("lcpd_time_to_first_token_seconds_count") == 1
+    assert engine.figure("lcpd_cache_misses_total", reason="cold") == 5
+
+
+async def test_a_request_stops_an_anticipation_and_goes_on_from_where_it_stood() -> None:
+    engine = Engine(slots=2).up()
+    anticipated = engine.dispatcher.submit(ahead("what may come"))
+    start = engine.start()
+    engine.say(p.Started(start.request, 0), p.Prefilled(start.request, 8, 0.1))
+    request = engine.dispatcher.submit(prompt("what may come, and did"))
+    assert engine.take() == [p.Cancel("fake", anticipated.id)]
+    engine.say(p.Prefilled(start.request, 10, 0.1), finished(start.request, "", "cancelled"))
+    came = engine.start()
+    assert (came.request, came.seq, came.begin) == (request.id, start.seq, 10)
+    done = (await events(anticipated))[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "cancelled"
+
+
+async def test_an_anticipation_that_comes_while_others_run_is_over_at_once() -> None:
+    engine = Engine(slots=2).up()
+    engine.dispatcher.submit(prompt("hello"))
+    engine.take()
+    anticipated = engine.dispatcher.submit(ahead("what may come"))
+    assert engine.take() == []
+    assert await events(anticipated) == [Done("cancelled", "", "", 0, 0, 0.0, 0.0)]
+
+
+async def test_an_anticipation_is_not_run_again_when_the_engine_dies() -> None:
+    engine = Engine().up()
+    anticipated = engine.dispatcher.submit(ahead("what may come"))
+    engine.take()
+    engine.dispatcher.on_down("killed", "crash")
+    assert anticipated.over
+    engine.up()
+    assert engine.take() == []
+
+
+async def test_an_anticipation_that_did_not_come_true_is_no_earlier_prompt() -> None:
+    engine = Engine().up()
+    start_text = "a conversation that goes on: "
+    engine.dispatcher.submit(prompt(start_text))
+    engine.run(engine.start(), "")
+    engine.dispatcher.submit(ahead(start_text + "like this"))
+    start = engine.start()
+    engine.prefill(start)
+    engine.say(finished(start.request, "", "length"))
+    engine.dispatcher.on_down("killed", "crash")
+    engine.up()
+    engine.dispatcher.submit(prompt(start_text + "like this", name="next"))
+    engine.prefill(engine.start())
+    report = engine.dispatcher.report("next")
+    assert report is not None
+    assert [part.reason for part in report.reasons] == ["engine restarted", "last token"]
+
+
 # ---- single flight ----------------------------------------------------------------------------------------
 
 LEADER = prompt("a head that all of them share|first")
@@ -797,6 +917,89 @@ async def test_no_timer_is_left_when_nobody_waits() -> None:
     engine.dispatcher.submit(prompt("running"))
     engine.dispatcher.submit(prompt("waiting")).close()
     assert engine.clock.timers == 0
+
+
+# ---- cache reports ----------------------------------------------------------------------------------------
+
+TEXT = "a prompt that is long enough to be told from others"
+
+
+async def reasons(engine: Engine, text: str) -> list[tuple[int, int, str]]:
+    """Run a prompt to its end; why its tokens were computed."""
+    generation = engine.dispatcher.submit(prompt(text, name=text))
+    for message in engine.save():
+        if isinstance(message, p.Start):
+            engine.run(message, "")
+    report = engine.dispatcher.report(text)
+    async for batch in generation.batches():
+        assert not isinstance(batch[0], Begun) or batch[0].report == report
+    assert report is not None
+    return [(part.begin, part.end, part.reason) for part in report.reasons]
+
+
+async def test_a_prompt_is_cold_at_first_then_goes_on_from_its_slot_and_later_has_left_it() -> None:
+    engine = Engine().up()
+    assert await reasons(engine, TEXT) == [(0, 51, "cold")]
+    assert await reasons(engine, TEXT + "!") == [(51, 52, "new")]
+    assert await reasons(engine, TEXT + "!") == [(51, 52, "last token")]
+    assert await reasons(engine, TEXT + "?") == [(51, 52, "diverged")]
+    assert engine.figure("lcpd_cache_misses_total", reason="cold") == 51
+    assert engine.figure("lcpd_cache_misses_total", reason="diverged") == 1
+
+
+async def test_what_neither_a_slot_nor_ram_has_any_more_was_evicted() -> None:
+    engine = Engine(ram=0).up()
+    await reasons(engine, TEXT)
+    await reasons(engine, "something else altogether, and no shorter")
+    assert await reasons(engine, TEXT) == [(0, 50, "evicted"), (50, 51, "last token")]
+
+
+async def test_what_was_cancelled_before_it_was_computed_was_never_known() -> None:
+    engine = Engine(ram=0).up()
+    generation = engine.dispatcher.submit(prompt(TEXT))
+    start = engine.start()
+    generation.close()
+    engine.say(p.Started(start.request, 0), p.Prefilled(start.request, 20, 0.1))
+    engine.take()
+    engine.say(finished(start.request, "", "cancelled"))
+    await reasons(engine, "something else altogether, and no shorter")
+    assert await reasons(engine, TEXT) == [(0, 20, "evicted"), (20, 51, "new")]
+
+
+async def test_what_went_with_the_engine_is_told_so_once() -> None:
+    engine = Engine().up()
+    await reasons(engine, TEXT)
+    engine.dispatcher.on_down("killed", "crash")
+    engine.up()
+    assert await reasons(engine, TEXT) == [(0, 50, "engine restarted"), (50, 51, "last token")]
+    assert await reasons(engine, TEXT) == [(50, 51, "last token")]
+
+
+async def test_bytes_that_were_damaged_are_told_of_when_it_shows() -> None:
+    engine = Engine().up()
+    await reasons(engine, TEXT)
+    await reasons(engine, "something else altogether, and no shorter")
+    engine.dispatcher.submit(prompt(TEXT, name="again"))
+    start = next(message for message in engine.save() if isinstance(message, p.Start))
+    assert start.segments
+    engine.say(p.Started(start.request, 0, "the checksum is wrong", damaged=True))
+    report = engine.dispatcher.report("again")
+    assert report is not None
+    assert (report.begin, report.ram, report.computed) == (0, 0, 51)
+    assert [(part.begin, part.end, part.reason) for part in report.reasons] == [
+        (0, 50, "damaged"),
+        (50, 51, "last token"),
+    ]
+
+
+async def test_only_the_latest_reports_are_kept() -> None:
+    engine = Engine().up()
+    for number in range(257):
+        generation = engine.dispatcher.submit(prompt("hello", name=str(number)))
+        engine.run(engine.start(), "")
+        assert generation.over
+    assert engine.dispatcher.report("0") is None
+    assert engine.dispatcher.report("1") is not None
 
 
 # ---- slow consumers ---------------------------------------------------------------------------------------
@@ -1038,3 +1241,38 @@ async def test_restarts_are_counted_by_cause_and_checkpoints_by_size() -> None:
     engine.dispatcher.on_down("silence", "hang")
     assert engine.figure("lcpd_worker_restarts_total", cause="hang") == 1
     assert engine.figure("lcpd_checkpoint_bytes_total") == 2000
+
+
+async def test_copies_are_counted_in_bytes_seconds_and_runs() -> None:
+    engine = Engine().up()
+    engine.dispatcher.submit(prompt(TEXT))
+    engine.run(engine.start(), "")
+    engine.dispatcher.submit(prompt("something else altogether, and no shorter"))
+    save, start = engine.take()
+    assert isinstance(save, p.Save)
+    assert isinstance(start, p.Start)
+    (cut,) = save.cuts
+    engine.say(p.Saved(0, [p.Segment(0, 51, piece(cut.extent))], None, seconds=0.5, runs=3))
+    assert engine.figure("lcpd_cache_saved_bytes_total") == cut.extent.size
+    assert engine.figure("lcpd_cache_save_seconds_total") == 0.5
+    engine.run(start, "")
+    engine.dispatcher.submit(prompt(TEXT))
+    (start,) = engine.save()
+    assert isinstance(start, p.Start)
+    engine.say(p.Started(start.request, 50, restore_seconds=0.25, runs=2))
+    assert engine.figure("lcpd_cache_restored_bytes_total") == cut.extent.size
+    assert engine.figure("lcpd_cache_restore_seconds_total") == 0.25
+    assert engine.figure("lcpd_copy_runs_total") == 5
+
+
+async def test_what_the_cache_holds_is_shown_as_it_is_when_it_is_asked_for() -> None:
+    engine = Engine().up()
+    engine.dispatcher.submit(prompt(TEXT))
+    engine.run(engine.start(), "")
+    assert engine.figure("lcpd_cache_ram_used_bytes") == 0
+    engine.dispatcher.submit(prompt("something else"))
+    assert engine.figure("lcpd_cache_bytes", kind="reserved") > 0
+    engine.save()
+    assert engine.figure("lcpd_cache_bytes", kind="reserved") == 0
+    assert engine.figure("lcpd_cache_bytes", kind="segment") > 0
+    assert engine.figure("lcpd_cache_ram_used_bytes") >= engine.figure("lcpd_cache_bytes", kind="segment")

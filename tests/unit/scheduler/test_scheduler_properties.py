@@ -76,19 +76,29 @@ class System:
 
     # ---- what can happen -------------------------------------------------------------------------------
 
+    def ahead(self, head: int, tail: int) -> None:
+        """Somebody foresees a prompt."""
+        self._submit(Prompt(vocab.tokens(HEADS[head] + TAILS[tail]), (), b"{}", 0, kind="prefill"))
+
     def submit(self, head: int, tail: int, limit: int, background: bool, client: str) -> None:
         text = HEADS[head] + TAILS[tail]
         spans = (Span("system", 0, len(HEADS[head])), Span("user", len(HEADS[head]), len(TAILS[tail])))
         tokens = vocab.tokens(text)
         max_tokens = min(limit, self.script.n_ctx - len(tokens))
         priority = "background" if background else "interactive"
-        prompt = Prompt(tokens, spans if head else (), b"{}", max_tokens, priority=priority, client=client)  # type: ignore[arg-type]
+        self._submit(
+            Prompt(tokens, spans if head else (), b"{}", max_tokens, priority=priority, client=client)  # type: ignore[arg-type]
+        )
+
+    def _submit(self, prompt: Prompt) -> None:
         try:
             generation = self.dispatcher.submit(prompt)
         except QueueFull:
             assert self.dispatcher.waiting >= 6
             return
         self.generations.append(generation)
+        if generation.over:  # an anticipation that was dropped at once
+            self.ends[generation.id] = [Done("cancelled", "", "", 0, 0, 0.0, 0.0)]
         emit = generation.emit
 
         def noting(event: Event | Exception) -> None:
@@ -202,6 +212,7 @@ MOVES = st.one_of(
     SUBMIT,
     SUBMIT,
     SUBMIT,
+    st.tuples(st.just("ahead"), st.integers(0, len(HEADS) - 1), st.integers(0, len(TAILS) - 1)),
     st.tuples(st.just("close"), st.integers(0, 20)),
     st.tuples(st.sampled_from(["obey", "step", "hear"])),
     st.tuples(st.just("run"), st.integers(1, 60)),
@@ -239,7 +250,7 @@ def test_every_request_ends_once_with_the_right_text_and_nothing_is_left_behind(
         system.settle()
         system.check_end()
         for generation in system.generations:
-            if generation.id in system.closed:
+            if generation.id in system.closed or generation.prompt.kind == "prefill":
                 continue
             right = vocab.reply_text(generation.prompt.tokens.tolist())
             try:

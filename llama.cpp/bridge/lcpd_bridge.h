@@ -11,7 +11,7 @@
 #pragma once
 #include "llama.h"
 #define LCPD_API __attribute__((visibility("default")))
-#define LCPD_ABI 1
+#define LCPD_ABI 2
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -33,6 +33,12 @@ LCPD_API void         lcpd_free(void * p);
 LCPD_API void         lcpd_log_verbosity(int32_t level);  // of llama.cpp's common library
 // 0: every ggml device computed a small matrix product right; -1: *err says which did not.
 LCPD_API int32_t      lcpd_selftest_matmul(char ** err);
+
+// ---- memory ------------------------------------------------------------------------------------------
+// Pin [p, p + size) for copies to and from a CUDA device, both ways; p must be the start of a page.  1: pinned until
+// lcpd_unpin_host; 0: not available, there is no CUDA device or ggml was built without CUDA; -1: it failed.
+LCPD_API int32_t      lcpd_pin_host(void * p, uint64_t size, char ** err);
+LCPD_API int32_t      lcpd_unpin_host(void * p, char ** err);
 
 // ---- params ------------------------------------------------------------------------------------------
 // argv_json: a JSON array of llama-server style flags.  Only flags of an allow-list are taken, because others

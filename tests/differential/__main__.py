@@ -75,8 +75,8 @@ def main() -> int:
             seen += played.seen + Counter(traces=1, replies=len(played.replies), twice=verdict.looked_twice)
             seen["tokens"] += sum(len(reply.tokens) for reply in played.replies)
             worst[kind] = max(worst.get(kind, 0.0), verdict.worst)
-            print(f"seed {trace.seed} {kind}: {dict(played.seen)}, worst {verdict.worst:.2f} deltas", flush=True)
-    print(f"all passed: {dict(seen)}; worst, in deltas: { ({k: round(v, 2) for k, v in worst.items()}) }")
+            print(f"seed {trace.seed} {kind}: {dict(played.seen)}, worst {verdict.worst:.2f} bounds", flush=True)
+    print(f"all passed: {dict(seen)}; worst, in bounds: { ({k: round(v, 2) for k, v in worst.items()}) }")
     return 0
 
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from e2e.e2e_parts import Reply
 from oracle.process import Oracle
 
+NOISE = 0.25
+"""Logits.  The bound where delta is smaller: it knows of shapes of batches only, not of where cells lie."""
+
 
 @dataclass
 class Verdict:
-    """How far the worst reply lies from what the oracle would have said, in deltas; 1 is the bound."""
+    """How far the worst reply lies from what the oracle would have said, in bounds."""
 
     worst: float = 0.0
     looked_twice: int = 0
@@ -24,12 +27,12 @@ def judge(oracle: Oracle, replies: Sequence[Reply]) -> Verdict:
     delta was measured on a few prompts; among thousands of replies there are ones whose logits move further.  For those
     it is asked whether another shape of batches makes the token as good as the best: a wrong state's token never is.
     """
-    verdict = Verdict()
+    verdict, bound = Verdict(), max(oracle.delta, NOISE)
     for reply in replies:
-        distance = oracle.gap(reply.prompt, reply.tokens) / oracle.delta
+        distance = oracle.gap(reply.prompt, reply.tokens) / bound
         if distance >= 1:
             verdict.looked_twice += 1
-            distance = oracle.least_gap(reply.prompt, reply.tokens) / oracle.delta
-        assert distance < 1, f"a reply is {distance:.2f} deltas off: {reply.tokens} for {reply.prompt}"
+            distance = oracle.least_gap(reply.prompt, reply.tokens) / bound
+        assert distance < 1, f"a reply is {distance:.2f} bounds off: {reply.tokens} for {reply.prompt}"
         verdict.worst = max(verdict.worst, distance)
     return verdict

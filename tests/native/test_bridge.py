@@ -181,6 +181,16 @@ def test_tokens_outside_the_vocabulary_are_errors(bridge, params, hybrid, token)
         sampler.accept_prompt(np.array([1, token], np.int32))
 
 
+def test_memory_is_pinned_only_where_there_is_a_gpu_for_it(bridge):
+    from lcpd.build import require_active
+
+    data = np.zeros(1 << 16, np.uint8)
+    pinned = bridge.pin_host(data)
+    assert pinned == any(device.startswith("CUDA") for device in require_active().devices)
+    if pinned:
+        bridge.unpin_host(data)
+
+
 def test_every_device_computes_a_matrix_product(bridge):
     bridge.selftest_matmul()
 

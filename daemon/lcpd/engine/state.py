@@ -6,7 +6,7 @@ give wrong logits without any error.  ``tests/native/test_loop_state.py`` proves
     to do                               order
     -----                               -----
     share [0, n) of another sequence    empty the target; share the cells; take the rolling state off the target
-    append a segment                    read it into scratch; share its cells with the target; empty scratch
+    append segments                     for each: read it into scratch, share its cells with the target; empty scratch
     go to position n                    *last* the checkpoint at n, then remove what lies beyond n
     export [begin, end)                 share the cells with scratch; take the rolling state off scratch, or it would
                                         travel along; write scratch; empty scratch
@@ -55,7 +55,7 @@ class Stopwatch:
 
 
 class StateMover:
-    """Moves state for the decode loop; its scratch sequence is empty between two calls of a generator."""
+    """Moves state for the decode loop; the scratch sequence is empty when a generator has come to its end."""
 
     def __init__(self, context: Context, arena: ArenaView | None) -> None:
         self._context = context
@@ -82,6 +82,8 @@ class StateMover:
                 _stop_if(given_up)
                 self._append(command.seq, segment, next(verified), held)
                 held = segment.end
+            if segments:
+                self._context.clear(self._context.scratch)
             if checkpoint:
                 yield from watch.pause()
                 _stop_if(given_up)
@@ -89,11 +91,15 @@ class StateMover:
             else:
                 self._end_at(command.seq, job.end_position(command.begin))
         except StateError:
-            self._context.clear(command.seq)
+            self._give_up(command.seq)
             raise
         except ArenaError as error:
-            self._context.clear(command.seq)
+            self._give_up(command.seq)
             raise StateError(str(error)) from error
+
+    def _give_up(self, seq: int) -> None:
+        self._context.clear(self._context.scratch)
+        self._context.clear(seq)
 
     def _check(self, command: p.Start) -> None:
         held = command.shared
@@ -135,16 +141,18 @@ class StateMover:
             context.read_state(seq, context.take_checkpoint(source), partial=True)
 
     def _append(self, seq: int, segment: p.Segment, data: Bytes, held: int) -> None:
-        """Add the part of a segment that lies beyond `held`."""
+        """Add the part of a segment that lies beyond `held`.
+
+        Scratch is left with it: reading the next one empties scratch, and to do so twice would cost another walk over
+        all cells of the context.
+        """
         context = self._context
         if (cells := context.cells_in(data)) != segment.end - segment.begin:
             raise StateError(f"the {_name(segment)} holds {cells} tokens")
-        try:
-            context.read_state(context.scratch, data, partial=False)
-            context.runs.wrote(context.scratch, segment.begin, segment.end)
-            context.share(context.scratch, seq, held, segment.end)
-        finally:
-            context.clear(context.scratch)
+        context.read_state(context.scratch, data, partial=False)
+        context.runs.cut(context.scratch, 0)
+        context.runs.wrote(context.scratch, segment.begin, segment.end)
+        context.share(context.scratch, seq, held, segment.end)
 
     def _end_at(self, seq: int, length: int) -> None:
         self._context.cut(seq, length)

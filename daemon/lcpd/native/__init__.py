@@ -4,5 +4,5 @@ Only the worker and the chat process import the modules of this package; the dae
 code can abort, loop or exhaust memory, and the daemon must outlive that.
 """
 
-ABI = 1
+ABI = 2
 """The ``LCPD_ABI`` of ``llama.cpp/bridge/lcpd_bridge.h`` that this package speaks."""

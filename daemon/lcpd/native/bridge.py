@@ -33,6 +33,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any], bool]] = {
     "free": (None, [_P], False),
     "log_verbosity": (None, [_I], False),
     "selftest_matmul": (_I, [], True),
+    "pin_host": (_I, [_P, ctypes.c_uint64], True),
+    "unpin_host": (_I, [_P], True),
     "params_new": (_P, [_S], True),
     "params_free": (None, [_P], False),
     "chat_new": (_P, [_P, _P, _S, _S], True),
@@ -141,6 +143,19 @@ def set_log_verbosity(level: int) -> None:
 def selftest_matmul() -> None:
     """Raise BridgeError unless every ggml device computes a small matrix product right."""
     _call("selftest_matmul")
+
+
+def pin_host(data: npt.NDArray[np.uint8]) -> bool:
+    """Pin the pages of an array for copies to and from CUDA devices, until `unpin_host`.
+
+    False where there are none.  Raises BridgeError where CUDA refuses; nothing has changed then.
+    """
+    return bool(_call("pin_host", _pointer(data), data.nbytes))
+
+
+def unpin_host(data: npt.NDArray[np.uint8]) -> None:
+    """Undo `pin_host`.  Raises BridgeError."""
+    _call("unpin_host", _pointer(data))
 
 
 def convert(dialect: str, body: bytes) -> bytes:

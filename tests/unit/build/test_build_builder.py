@@ -20,6 +20,7 @@ from lcpd.build.report import PlainReporter
 from lcpd.build.selftest import Findings
 from lcpd.build.store import Store
 from lcpd.cli.build import build as command
+from lcpd.native import ABI
 from lcpd.paths import native_recipe
 
 CMAKE = """#!/bin/sh
@@ -73,7 +74,7 @@ class World:
         self.devices_wanted.append(device)
         if self.crashes:
             raise SelfTestCrash(self.crashes.pop(0), "Illegal instruction")
-        return Findings(1, "b0-abc", ("CPU",))
+        return Findings(ABI, "b0-abc", ("CPU",))
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_a_build_that_crashes_at_every_level_is_not_activated_and_not_remembered
 def test_a_source_edited_while_it_is_compiled_is_not_kept(world, monkeypatch) -> None:
     def edit(*arguments) -> Findings:
         (world.source / "include" / "llama.h").write_text("changed")
-        return Findings(1, "b0-abc", ("CPU",))
+        return Findings(ABI, "b0-abc", ("CPU",))
 
     monkeypatch.setattr(selftest, "run", edit)
     with pytest.raises(BuildError, match="changed while it was compiled"):

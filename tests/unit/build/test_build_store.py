@@ -13,6 +13,7 @@ from lcpd.build import BuildMissing, active, require_active
 from lcpd.build.errors import BuildError
 from lcpd.build.fallback import CpuLevel
 from lcpd.build.store import Store, sync_recipe
+from lcpd.native import ABI
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def finish(store: Store, key: str, tree_key: str = "tree", created: str = "2026-
         "tree_key": tree_key,
         "backend": "cpu",
         "llama_cpp": "b0-abc",
-        "abi": 1,
+        "abi": ABI,
         "cpu_level": "native",
         "devices": ["CPU"],
         "created": created,
@@ -57,7 +58,7 @@ def test_the_activated_build_is_the_active_one(store) -> None:
     store.activate("a")
     store.activate("b")
     found = require_active()
-    assert (found.key, found.abi, found.devices) == ("b", 1, ("CPU",))
+    assert (found.key, found.abi, found.devices) == ("b", ABI, ("CPU",))
     assert found.lib_dir == store.root / "b" / "lib"
 
 

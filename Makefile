@@ -50,7 +50,7 @@ test: peer models
 
 # No compiled code and no model: under a minute.
 test-fast: $(STAMP)
-	@$(BIN)/pytest tests/unit
+	@$(BIN)/pytest tests/unit -n 2
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -82,6 +82,11 @@ class PromptCache:
         """What computing a token takes on this machine: the measure of what keeping it is worth."""
         self._holdings.economics = replace(self._holdings.economics, seconds_per_token=seconds_per_token)
 
+    @property
+    def needs_segments(self) -> bool:
+        """Whether a sequence's state is more than its checkpoint; not so on pure recurrent models."""
+        return self._segment_bytes != (0, 0) or not self._checkpoint_bytes
+
     # ---- what is there -----------------------------------------------------------------------------------
 
     @property
@@ -99,7 +104,12 @@ class PromptCache:
         return node.checkpoint.piece if node is not None and node.checkpoint is not None else None
 
     def covered(self, tokens: Tokens) -> int:
-        """Tokens from 0 on whose segments are in the arena, without a gap."""
+        """Tokens from 0 on whose segments are in the arena, without a gap.
+
+        Where there is no need of segments: up to the last checkpoint.
+        """
+        if not self.needs_segments:
+            return max(self.checkpoints_on(tokens), default=0)
         return reach(self._trie.coverage(tokens))
 
     def segments(self, tokens: Tokens, begin: int, end: int) -> list[Segment]:
@@ -107,6 +117,8 @@ class PromptCache:
 
         The first may begin below `begin`, the last may end above `end`.  ValueError where `end` > covered(tokens).
         """
+        if not self.needs_segments:
+            return []
         chain = self._trie.coverage(tokens[:end])
         if reach(chain) < end:
             raise ValueError(f"tokens up to {end} were asked for, but only {reach(chain)} are in the prompt cache")

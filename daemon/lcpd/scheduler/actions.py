@@ -141,7 +141,7 @@ class Actions:
         slot = self._state.table[seq]
         kept = resume.shared if resume.source == seq else 0
         lost = len(slot.tokens) - kept
-        if lost >= (EDIT_WORTH_SAVING if kept else 1):
+        if lost >= (EDIT_WORTH_SAVING if kept > lost else 1):
             self._save(seq)
 
     def _save(self, seq: int) -> None:

@@ -229,6 +229,8 @@ class Keeper:
             checkpoint = self._cache.reserve_checkpoint()
         cuts = self._cache.plan_save(tokens, len(tokens))
         end = cuts[-1].end if cuts else covered
+        if not self._cache.needs_segments:
+            end = len(tokens)
         if checkpoint is not None and end < len(tokens):
             # A checkpoint without the segments below it would be of no use.
             self._cache.give_back(checkpoint)

@@ -9,6 +9,7 @@ import pytest
 from loops import Engine, prompt_for
 
 from lcpd.engine import protocol as p
+from lcpd.engine.batching import UNIT
 
 pytestmark = pytest.mark.native
 
@@ -195,15 +196,15 @@ def test_beside_a_reply_a_prompt_is_prefilled_in_batches_as_small_as_max_stall_a
     engine.start(1, prompt_for(engine, 40), max_tokens=400)
     while not engine.tokens(1):
         engine.loop.step()
-    engine.start(2, prompt_for(engine, 600, seed=2), seq=1, max_tokens=2)
+    engine.start(2, prompt_for(engine, 500, seed=2), seq=1, max_tokens=2)
     before = len(engine.tokens(1))
     for _ in range(3):
         engine.loop.step()
-    assert engine.prefill_cuts(2) == [32, 64, 96]
+    assert engine.prefill_cuts(2) == [UNIT, 2 * UNIT, 3 * UNIT]
     assert len(engine.tokens(1)) == before + 3
     engine.loop.cancel(1)
     engine.run()
-    assert engine.prefill_cuts(2) == [32, 64, 96, 600]
+    assert engine.prefill_cuts(2) == [UNIT, 2 * UNIT, 3 * UNIT, 500]
 
 
 # ---- what is measured at load ------------------------------------------------------------------------------

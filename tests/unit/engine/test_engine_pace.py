@@ -28,7 +28,7 @@ def test_alone_a_batch_takes_at_most_about_the_target_time(speed, tokens):
 
 
 @pytest.mark.parametrize(
-    ("speed", "decode", "tokens"), [(1000, 0.1, 95), (1000, 0.0, 190), (1000, 0.3, 16), (10, 0, 16)]
+    ("speed", "decode", "tokens"), [(1000, 0.1, 80), (1000, 0.0, 160), (1000, 0.3, 16), (10, 0, 16)]
 )
 def test_beside_replies_the_step_fits_max_stall_together_with_their_batch(speed, decode, tokens):
     p = pace(speed=float(speed), decode_seconds=decode)

@@ -190,7 +190,7 @@ async def test_stop_strings_and_token_limits_reach_the_engine(make: Make) -> Non
 
 
 async def test_more_prompts_than_slots_wait_and_all_get_their_own_replies(make: Make) -> None:
-    engine = make(slots=2, policy=Policy(follow_min=1000))
+    engine = make(slots=2, policy=Policy(follow_min=1000), decode_seconds=0.001)
     prompts = [prompt(SYSTEM, ("user", f"question {n}")) for n in range(6)]
     generations = [engine.dispatcher.submit(p) for p in prompts]
     await until(lambda: engine.dispatcher.running == 2)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from benchmarks.agentic_text import Json
+from lcpd.cache.trie import common_prefix
 from lcpd.chat.client import ChatClient, ChatRefused
 from lcpd.engine.protocol import Tokens, unpack
 
@@ -29,15 +29,8 @@ class Known:
 
     def novel(self, tokens: Tokens) -> int:
         """Tokens behind the longest known prefix; at least 1, because the last one is decoded in any case."""
-        longest = max((shared(tokens, known) for known in self._sequences), default=0)
+        longest = max((common_prefix(tokens, known) for known in self._sequences), default=0)
         return max(1, len(tokens) - longest)
-
-
-def shared(a: Tokens, b: Tokens) -> int:
-    """Length of the longest common prefix."""
-    length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length
 
 
 def with_reply(prompt: Tokens, continued: Tokens, generated: int) -> Tokens:
@@ -46,7 +39,7 @@ def with_reply(prompt: Tokens, continued: Tokens, generated: int) -> Tokens:
     `continued` is a later prompt with the reply in its history.  Where it does not continue `prompt`, the reply's
     tokens are unknown and count as not there.  The last token of a reply is sampled, but never decoded.
     """
-    if shared(prompt, continued) < len(prompt):
+    if common_prefix(prompt, continued) < len(prompt):
         return prompt
     return continued[: len(prompt) + max(0, generated - 1)]
 
@@ -76,4 +69,4 @@ class Renderer:
         """Tokens of the last message and of what follows it: all that is new to who has foreseen the history."""
         messages: Sequence[dict[str, Any]] = body["messages"]
         foreseen = await self.prompt({**body, "messages": [*messages[:-1], {**messages[-1], "content": "0"}]})
-        return max(1, len(prompt) - shared(prompt, foreseen))
+        return max(1, len(prompt) - common_prefix(prompt, foreseen))

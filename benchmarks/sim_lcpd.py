@@ -17,13 +17,14 @@ from benchmarks.sim_engine import Economics, Job, Placement
 from lcpd.cache import checkpoints, retention
 from lcpd.cache.arena import Arena, checksum
 from lcpd.cache.cache import PromptCache
+from lcpd.cache.trie import common_prefix
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens
 from lcpd.scheduler import cells
 from lcpd.scheduler import placement as p
 from lcpd.scheduler.decide import Evict, Follow, Launch, Running, View, decide
 from lcpd.scheduler.policy import EDIT_WORTH_SAVING, Policy
 from lcpd.scheduler.queue import Following, Waiting
-from lcpd.scheduler.slots import Known, Slot, common_prefix
+from lcpd.scheduler.slots import Known, Slot
 
 SCALE = 256
 SETTLED = 300.0

@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.sim_traffic import Tokens
+from lcpd.cache.trie import common_prefix
 
 _BLOCK = 512
-
-
-def common_prefix(a: Tokens, b: Tokens) -> int:
-    """Length of the longest common prefix."""
-    size = min(len(a), len(b))
-    different = np.flatnonzero(a[:size] != b[:size])
-    return int(different[0]) if len(different) else size
 
 
 @dataclass

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.sim_engine import Economics, Job, Placement
-from benchmarks.sim_novelty import common_prefix
 from benchmarks.sim_traffic import Tokens
+from lcpd.cache.trie import common_prefix
 
 N_BATCH, N_UBATCH = 2048, 512
 MAX_CHECKPOINTS, MIN_STEP = 32, 8192

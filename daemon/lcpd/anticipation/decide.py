@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lcpd.cache.trie import common
+from lcpd.cache.trie import common_prefix
 from lcpd.engine.protocol import Tokens
 from lcpd.scheduler.slots import Span
 
@@ -57,7 +57,7 @@ def _continued(message: Json, content: str) -> list[Json]:
 def goes_on(prompt: Rendering, generated: Tokens, next_turn: Rendering) -> bool:
     """Whether the next turn goes on from all that the slot holds after this reply: then there is nothing to do."""
     held = _held(prompt, generated)
-    return common(held, next_turn.tokens) == len(held)
+    return common_prefix(held, next_turn.tokens) == len(held)
 
 
 def plan(
@@ -73,11 +73,11 @@ def plan(
     resume where a message begins, and resumed at the last one before the reply if the reply is of no use.
     """
     one, other = next_turns
-    shared = common(one.tokens, other.tokens)
+    shared = common_prefix(one.tokens, other.tokens)
     # Where a model has to resume at exactly this place, no token of the new part may have an influence on it.
     end = shared if rolls_back else max((span.begin for span in one.spans if span.begin <= shared), default=0)
     held = _held(prompt, generated)
-    known = common(held, one.tokens[:end])
+    known = common_prefix(held, one.tokens[:end])
     if known in (end, len(held)):
         return None
     resume = known if rolls_back else max((span.begin for span in prompt.spans if span.begin <= known), default=0)

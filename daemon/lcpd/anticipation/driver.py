@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from lcpd.anticipation.decide import Ahead, Rendering, continuations, goes_on, plan
-from lcpd.cache.trie import common
+from lcpd.cache.trie import common_prefix
 from lcpd.chat.client import ChatClient, ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Dialect, Rendered
 from lcpd.engine.protocol import unpack
@@ -189,4 +189,4 @@ def follows(prompt: Prompt, earlier: Prompt) -> bool:
     """
     first = next((span for span in earlier.spans if span.role == "user"), None)
     start = len(earlier.tokens) if first is None else first.begin + first.length
-    return common(prompt.tokens, earlier.tokens) >= start
+    return common_prefix(prompt.tokens, earlier.tokens) >= start

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lcpd.cache.trie import Match, Trie, common
+from lcpd.cache.trie import Match, Trie, common_prefix
 from lcpd.engine.protocol import Tokens
 
 LIMIT = 2_000_000
@@ -77,7 +77,7 @@ class History:
     def past(self, tokens: Tokens) -> Past:
         """What is remembered of a prompt.  Changes nothing."""
         match = self._trie.match(tokens)
-        shared = [(lost, common(lost.tokens, tokens)) for lost in reversed(self._lost)]
+        shared = [(lost, common_prefix(lost.tokens, tokens)) for lost in reversed(self._lost)]
         losses = [Loss(end, lost.reason, lost.detail) for lost, end in shared if end > lost.begin]
         return Past(match.length, went_on(match), tuple(losses))
 
@@ -134,7 +134,7 @@ class History:
 
     def _recover(self, tokens: Tokens) -> None:
         """What was lost of these tokens is there again."""
-        again = [replace(lost, begin=max(lost.begin, common(lost.tokens, tokens))) for lost in self._lost]
+        again = [replace(lost, begin=max(lost.begin, common_prefix(lost.tokens, tokens))) for lost in self._lost]
         self._lost = deque((lost for lost in again if lost.begin < len(lost.tokens)), _LOSSES)
 
     def _forget(self) -> None:

@@ -24,7 +24,7 @@ from lcpd.cache.arena import Arena, checksum
 from lcpd.cache.eviction import PayloadNode
 from lcpd.cache.extents import ALIGNMENT
 from lcpd.cache.payloads import TARGET, Payload
-from lcpd.cache.trie import IntegrityError, Trie, common
+from lcpd.cache.trie import IntegrityError, Trie, common_prefix
 from lcpd.engine.protocol import Piece, Tokens, pack, unpack
 
 VERSION = 1
@@ -329,7 +329,7 @@ class _Restoring:
                 ahead = covers
             else:
                 self.result.dropped += 1
-        served = common(ahead, edge)
+        served = common_prefix(ahead, edge)
         whole = above.whole and served == len(edge)
         return _Place(trie.extend(above.node, edge), ahead[served:] if whole else _EMPTY, whole)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lcpd.cache.eviction import PayloadNode
 from lcpd.cache.payloads import Payload
-from lcpd.cache.trie import Trie, common
+from lcpd.cache.trie import Trie, common_prefix
 from lcpd.engine.protocol import Tokens
 
 _STARTS = 16
@@ -114,7 +114,7 @@ def _parts(trie: Trie[Payload]) -> tuple[list[_Part], list[_Part]]:
         while True:
             part.nodes.append(node)
             ahead = node.covers if node.segment is not None else ahead
-            served = common(ahead, node.edge)
+            served = common_prefix(ahead, node.edge)
             part.ram += served
             ahead = ahead[served:] if served == len(node.edge) else _NONE
             if len(node.children) != 1:

@@ -68,7 +68,7 @@ class Match(Generic[P]):
     """Items that the path has in common with what is known."""
 
 
-def common(a: Tokens, b: Tokens) -> int:
+def common_prefix(a: Tokens, b: Tokens) -> int:
     """Length of the common prefix."""
     size = min(len(a), len(b))
     differs = a[:size] != b[:size]
@@ -106,7 +106,7 @@ class Trie(Generic[P]):
         for node in self.match(tokens).nodes:
             if node.segment is None or node.begin != at:
                 continue
-            served = common(node.covers, tokens[at:])
+            served = common_prefix(node.covers, tokens[at:])
             at += served
             chain.append((node, at))
             if served < len(node.covers):
@@ -212,7 +212,7 @@ class Trie(Generic[P]):
                 if len(ahead) or not whole:
                     raise IntegrityError(f"the segment at {node.begin} does not follow on another one")
                 ahead = node.covers
-            served = common(ahead, node.edge)
+            served = common_prefix(ahead, node.edge)
             whole = whole and served == len(node.edge)
             ahead = ahead[served:] if whole else _EMPTY
             for key, child in node.children.items():
@@ -233,7 +233,7 @@ class Trie(Generic[P]):
         if node.segment is None:
             if len(node.covers):
                 raise IntegrityError(f"the node at {node.begin} covers items without a segment")
-        elif common(node.covers, node.edge) < len(node.edge):
+        elif common_prefix(node.covers, node.edge) < len(node.edge):
             raise IntegrityError(f"the segment at {node.begin} does not cover its node")
         if node.hits < 0:
             raise IntegrityError(f"the node at {node.begin} has {node.hits} hits")
@@ -248,7 +248,7 @@ class Trie(Generic[P]):
             if child is None:
                 break
             nodes.append(child)
-            shared = common(child.edge, tokens[at : at + len(child.edge)])
+            shared = common_prefix(child.edge, tokens[at : at + len(child.edge)])
             at += shared
             if shared < len(child.edge):
                 break
@@ -269,7 +269,7 @@ class Trie(Generic[P]):
 
     def _join(self, node: Node[P], child: Node[P]) -> None:
         """Make one node, `child`, of `node` and its only child, unless a segment needs the boundary."""
-        follows = common(node.covers[len(node.edge) :], child.edge) == len(child.edge)
+        follows = common_prefix(node.covers[len(node.edge) :], child.edge) == len(child.edge)
         if child.segment is not None or (node.segment is not None and not follows):
             return
         assert node.parent is not None

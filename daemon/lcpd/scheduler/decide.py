@@ -34,10 +34,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from lcpd.cache.trie import common_prefix
 from lcpd.scheduler import queue as q
 from lcpd.scheduler.placement import Costs, Demand, Placement, place, used, victim
 from lcpd.scheduler.policy import Policy
-from lcpd.scheduler.slots import Known, Slot, Tokens, common_prefix
+from lcpd.scheduler.slots import Known, Slot, Tokens
 
 
 @dataclass(frozen=True)

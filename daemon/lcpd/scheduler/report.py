@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from lcpd.cache.history import WINDOW, LossReason, Past
+from lcpd.cache.trie import common_prefix
 from lcpd.scheduler.placement import Placement
-from lcpd.scheduler.slots import Known, Slot, Span, Tokens, common_prefix, resumes
+from lcpd.scheduler.slots import Known, Slot, Span, Tokens, resumes
 
 Reason = Literal[
     "new",
@@ -41,17 +42,7 @@ Reason = Literal[
     "damaged",
     "problem",
 ]
-MISSES: tuple[Reason, ...] = (
-    "cold",
-    "diverged",
-    "no checkpoint",
-    "busy",
-    "evicted",
-    "engine restarted",
-    "fingerprint changed",
-    "damaged",
-    "problem",
-)
+MISSES: tuple[Reason, ...] = tuple(reason for reason in get_args(Reason) if reason not in ("new", "last token"))
 TRIVIAL = 16
 """Tokens: what prompts have in common without having anything to do with each other, the first words of a template."""
 
@@ -139,8 +130,9 @@ def report(facts: Facts, placement: Placement, name: str = "") -> CacheReport:
     """What a start at `placement` reuses, and why it reuses no more."""
     resume, prompt = placement.resume, len(facts.tokens)
     own = resume.source == placement.seq
-    matched = max([facts.known.covered, *(common_prefix(slot.tokens, facts.tokens) for slot in facts.slots)])
-    past = _past(facts)
+    live = [common_prefix(slot.tokens, facts.tokens) for slot in facts.slots]
+    matched = max([facts.known.covered, *live])
+    past = _past(facts, live)
     return CacheReport(
         prompt=prompt,
         begin=resume.begin,
@@ -190,13 +182,12 @@ def role_at(spans: Sequence[Span], position: int) -> str:
     return last.role if position < last.begin + last.length or last is not spans[-1] else "assistant"
 
 
-def _past(facts: Facts) -> Past:
-    """What is remembered, or what a slot holds if that is more."""
+def _past(facts: Facts, live: Sequence[int]) -> Past:
+    """What is remembered, or what a slot holds if that is more; `live`: what each slot shares with the prompt."""
     longest = facts.past
-    for slot in facts.slots:
-        live = common_prefix(slot.tokens, facts.tokens)
-        if live > longest.length:
-            longest = replace(longest, length=live, went_on=tuple(slot.tokens[live : live + WINDOW].tolist()))
+    for slot, length in zip(facts.slots, live, strict=True):
+        if length > longest.length:
+            longest = replace(longest, length=length, went_on=tuple(slot.tokens[length : length + WINDOW].tolist()))
     if facts.known.covered > longest.length:
         return replace(longest, length=facts.known.covered, went_on=())
     return longest

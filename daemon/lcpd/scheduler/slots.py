@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lcpd.cache.trie import common_prefix
 from lcpd.scheduler.cells import Runs
 
 Tokens = npt.NDArray[np.int32]
@@ -88,13 +89,6 @@ class Resume:
 
 
 COLD = Resume(0)
-
-
-def common_prefix(a: Tokens, b: Tokens) -> int:
-    """Length of the longest common prefix (LCP)."""
-    size = min(len(a), len(b))
-    different = np.flatnonzero(a[:size] != b[:size])
-    return int(different[0]) if len(different) else size
 
 
 def resumes(prompt: Tokens, source: Slot | None, own: bool, known: Known, rolls_back: bool) -> Iterator[Resume]:

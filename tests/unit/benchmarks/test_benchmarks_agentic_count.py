@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from benchmarks.agentic_count import Known, shared, with_reply
+from benchmarks.agentic_count import Known, with_reply
 
+from lcpd.cache.trie import common_prefix
 from lcpd.engine.protocol import Tokens
 
 
@@ -45,7 +46,7 @@ def test_a_common_head_of_prompts_sent_at_once_counts_once() -> None:
 
 
 def test_the_common_prefix_of_a_prompt_and_its_beginning_is_the_beginning() -> None:
-    assert shared(tokens(1, 2, 3), tokens(1, 2)) == 2
+    assert common_prefix(tokens(1, 2, 3), tokens(1, 2)) == 2
 
 
 def test_a_reply_is_known_up_to_the_token_that_was_never_decoded() -> None:

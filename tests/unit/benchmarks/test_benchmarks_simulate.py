@@ -13,12 +13,13 @@ import pytest
 from benchmarks import sim_traffic as traffic
 from benchmarks.sim_engine import DECODE_SHARE, Economics, Job, Placement, Simulation
 from benchmarks.sim_lcpd import LcpdPolicy, Tuning, segment
-from benchmarks.sim_novelty import Everything, common_prefix
+from benchmarks.sim_novelty import Everything
 from benchmarks.sim_peer import MIN_STEP, PeerPolicy, checkpoint_stops
 from benchmarks.sim_traffic import Client, Conversation, Message, Pause, Request, Spawn, Tokens
 from benchmarks.simulate import main, run_lcpd
 
 from lcpd.cache.blob import layout
+from lcpd.cache.trie import common_prefix
 
 GIB = 2**30
 PLAIN = Economics(prefill=1000.0, decode=50.0, copy=1e9)

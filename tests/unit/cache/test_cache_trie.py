@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from synthetic_kv import path
 
-from lcpd.cache.trie import IntegrityError, Trie, common
+from lcpd.cache.trie import IntegrityError, Trie, common_prefix
 
 
 def test_the_common_prefix_of_paths_ends_at_the_first_difference() -> None:
-    assert common(path(1, 2, 3), path(1, 2, 4, 5)) == 2
-    assert common(path(1, 2), path(1, 2, 3)) == 2
-    assert common(path(), path(1)) == 0
-    assert common(path(2), path(1)) == 0
+    assert common_prefix(path(1, 2, 3), path(1, 2, 4, 5)) == 2
+    assert common_prefix(path(1, 2), path(1, 2, 3)) == 2
+    assert common_prefix(path(), path(1)) == 0
+    assert common_prefix(path(2), path(1)) == 0
 
 
 def test_matching_an_unknown_path_finds_nothing_and_changes_nothing() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from stub_daemon import served
 
 from lcpd.cli.cache import explained, quoted
 from lcpd.cli.main import run
@@ -39,6 +38,8 @@ REPORT = {
         {"reason": "new", "begin": 5500, "end": 6000, "detail": ""},
     ],
 }  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 class Server:
@@ -73,20 +74,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.http.shutdown()
-    thread.join()
-    server.http.server_close()
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in [name for name in os.environ if name.startswith("LCPD_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("LCPD_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "200")
+    with served(server.http):
+        yield server
 
 
 def test_the_tree_shows_sizes_tiers_and_use(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from stub_daemon import served
 
 from lcpd.cli.main import run
 
@@ -27,6 +26,8 @@ WAITING = {
     "prompt_tokens": 500, "generated": 12,
 }  # fmt: skip
 VIEW = {"slots": [BUSY, IDLE], "waiting": [WAITING], "cells": 4096, "cells_used": 322}
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 class Server:
@@ -56,20 +57,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.http.shutdown()
-    thread.join()
-    server.http.server_close()
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in [name for name in os.environ if name.startswith("LCPD_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("LCPD_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "200")
+    with served(server.http):
+        yield server
 
 
 def rows(out: str) -> list[list[str]]:

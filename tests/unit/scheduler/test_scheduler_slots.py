@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.vocab import tokens
-from lcpd.scheduler.slots import COLD, Known, Resume, Slot, Tokens, common_prefix, resumes
+from lcpd.cache.trie import common_prefix
+from lcpd.scheduler.slots import COLD, Known, Resume, Slot, Tokens, resumes
 
 _TEXT = st.text("ab", max_size=12).map(tokens)
 _PROMPT = st.text("ab", min_size=1, max_size=12).map(tokens)

@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=int, default=4, metavar="N")
     parser.add_argument("--steps", type=int, default=300, metavar="N")
     parser.add_argument("--threads", type=int, default=free_cores(), metavar="N")
-    parser.add_argument("--emit-interval", type=float, default=0.03, metavar="SECONDS", help="as engine.emit_interval")
+    parser.add_argument("--emit-interval", type=float, default=0.05, metavar="SECONDS", help="as engine.emit_interval")
     parser.add_argument(
         "--profile", type=int, nargs="?", const=25, default=0, metavar="LINES", help="list what takes the time"
     )

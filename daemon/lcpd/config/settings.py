@@ -224,7 +224,7 @@ class EngineSettings(Section):
     """How the worker process is watched, stopped and restarted."""
 
     emit_interval: Annotated[float, Field(ge=0, le=1, json_schema_extra={"unit": "seconds"})] = Field(
-        default=0.03,
+        default=0.05,
         description="Time for which tokens are gathered before they are sent; 0 = each by itself, which costs speed.",
     )
     start_timeout: Seconds = Field(default=30.0, description="Time from the start of the process to its greeting.")

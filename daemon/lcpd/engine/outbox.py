@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from lcpd.engine.protocol import Output, Step, TokenProbs
 
-LONGEST = 3
+LONGEST = 4
 """Intervals for which tokens are gathered at most, however many replies run."""
 
 

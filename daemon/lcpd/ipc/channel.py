@@ -105,6 +105,8 @@ class DaemonChannel(Generic[Incoming]):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
         self._ready: deque[bytes] = deque()
+        self._outgoing: list[bytes] = []
+        """Frames of this turn of the event loop, which go out together: a system call and a wake-up for all of them."""
 
     @classmethod
     async def open(
@@ -124,7 +126,14 @@ class DaemonChannel(Generic[Incoming]):
         """Queue one message for sending; raises ChannelClosed when the child is gone."""
         if self._writer.is_closing():
             raise ChannelClosed("the child process has closed the channel")
-        self._writer.write(frame(self._encoder.encode(message)))
+        self._outgoing.append(frame(self._encoder.encode(message)))
+        if len(self._outgoing) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if outgoing and not self._writer.is_closing():
+            self._writer.writelines(outgoing)
 
     async def receive(self) -> Incoming:
         """The next message.
@@ -143,5 +152,6 @@ class DaemonChannel(Generic[Incoming]):
         return self._decoder.decode(self._ready.popleft())
 
     def close(self) -> None:
-        """Close the socket; pending bytes are dropped."""
+        """Close the socket; what the child is too slow to take is dropped."""
+        self._flush()
         self._writer.transport.abort()

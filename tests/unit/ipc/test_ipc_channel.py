@@ -78,6 +78,14 @@ async def test_sending_to_a_child_after_the_channel_was_closed_raises_channel_cl
         pair.daemon.send(Note("late"))
 
 
+async def test_what_was_sent_right_before_closing_still_arrives(pair: Pair) -> None:
+    pair.daemon.send(Note("a"))
+    pair.daemon.send(Note("b"))
+    pair.daemon.close()
+    received = [await asyncio.to_thread(pair.child.receive, 30) for _ in range(2)]
+    assert [note.text for note in received if note] == ["a", "b"]
+
+
 async def test_closing_the_daemons_end_ends_the_childs_receive(pair: Pair) -> None:
     receiving = asyncio.create_task(asyncio.to_thread(pair.child.receive, None))
     pair.daemon.close()

@@ -11,11 +11,11 @@ STAMP  := $(VENV)/.installed
 # The bindings are installed without compiling llama.cpp: `lcpd build` does that, once, for this machine.
 PIP_INSTALL := CMAKE_ARGS="-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF" $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast lint format build peer models check-gpu check-gpu-pack check-cuda-build bench lock docs clean
+.PHONY: demo test test-fast test-clients lint format build peer models check-gpu check-gpu-pack check-cuda-build bench lock docs clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^#   //p' Makefile; echo "also: test-fast lint format build bench check-gpu check-gpu-pack check-cuda-build lock docs clean"
+	@sed -n 's/^#   //p' Makefile; echo "also: test-fast test-clients lint format build bench check-gpu check-gpu-pack check-cuda-build lock docs clean"
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "== virtual environment: $(VENV)"
@@ -51,6 +51,10 @@ test: peer models
 # No compiled code and no model: under a minute.
 test-fast: $(STAMP)
 	@$(BIN)/pytest tests/unit -n 2
+
+# Hundreds of megabytes from npm, installed once into lcpd's cache folder (docs/clients.md).
+test-clients: build
+	@INSTALL_CLIENTS=1 $(BIN)/pytest tests/clients
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

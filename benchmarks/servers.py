@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,8 +89,8 @@ def run_lcpd(equal: Equal, folder: Path) -> AbstractContextManager[Server]:
     return _running("lcpd", command, environment, port, folder / "lcpd.log")
 
 
-def run_peer(equal: Equal, binary: Path, folder: Path) -> AbstractContextManager[Server]:
-    """llama-server, with its defaults where `equal` says nothing.  As `run_lcpd` otherwise."""
+def run_peer(equal: Equal, binary: Path, folder: Path, flags: Sequence[str] = ()) -> AbstractContextManager[Server]:
+    """llama-server, with its defaults where `equal` and `flags` say nothing.  As `run_lcpd` otherwise."""
     port = _free_port()
     command = [
         *(str(binary), "--host", HOST, "--port", str(port), "--no-ui"),
@@ -100,7 +100,7 @@ def run_peer(equal: Equal, binary: Path, folder: Path) -> AbstractContextManager
     ]
     # Its RAM cache tells its size in the log's trace only.
     command += ["--log-verbosity", "4"] if equal.cache_ram else ["--ctx-checkpoints", "0"]
-    return _running("llama-server", command, _environment(equal), port, folder / "llama-server.log")
+    return _running("llama-server", [*command, *flags], _environment(equal), port, folder / "llama-server.log")
 
 
 def _environment(equal: Equal) -> dict[str, str]:

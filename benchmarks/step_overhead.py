@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ WARM_STEPS = 20
 """Decode steps before the measured ones."""
 _TOKENS = range(300, 2000)
 """Ids that are ordinary text in the usual vocabularies."""
+_SAMPLED = {"temperature": 0.7, "ignore_eos": True}
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,12 @@ Receive = Callable[[float], object]
 
 @contextmanager
 def running(
-    path: Path, slots: int, count: int, threads: int, emit_interval: float
+    path: Path, slots: int, count: int, threads: int, emit_interval: float, fields: Mapping[str, Any] = _SAMPLED
 ) -> Iterator[tuple[DecodeLoop, Receive]]:
-    """The worker's loop with a reply in each slot that lasts for `count` more steps, and how it looks for commands."""
+    """The worker's loop with a reply in each slot that lasts for `count` more steps, and how it looks for commands.
+
+    `fields`: how the replies are sampled.
+    """
     import llama_cpp.llama_cpp as llama
 
     from lcpd.engine import protocol as p
@@ -216,7 +220,6 @@ def running(
         channel: ChildChannel[p.ToWorker] = ChildChannel(ours, p.ToWorker)  # type: ignore[arg-type]
         loop = DecodeLoop(model, context, bridge.Params("--jinja"), channel.send, emit_interval=emit_interval)
         draw = random.Random(1)
-        fields = json.dumps({"temperature": 0.7, "seed": 1, "ignore_eos": True}).encode()
         for seq in range(slots):
             prompt = np.array(draw.choices(_TOKENS, k=PROMPT_TOKENS), np.int32)
             loop.start(
@@ -226,7 +229,7 @@ def running(
                     seq=seq,
                     tokens=p.pack(prompt),
                     begin=0,
-                    fields=fields,
+                    fields=json.dumps({**fields, "seed": seq}).encode(),
                     max_tokens=count + slots + 16,
                 )
             )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -17,26 +21,36 @@ from lcpd import __version__, logs
 from lcpd.anticipation.driver import Anticipator
 from lcpd.api.app import create_app
 from lcpd.api.context import Context
-from lcpd.api.guard import read_keys
+from lcpd.api.drain import Drain
+from lcpd.api.guard import is_loopback, read_keys
 from lcpd.build import Build, require_active
 from lcpd.cache.arena import Arena, ArenaError
 from lcpd.cache.cache import PromptCache
-from lcpd.cache.fingerprint import fingerprint, read_model
-from lcpd.carry_over import NAME, CarryOver, FirstWord, open_arena
+from lcpd.cache.fingerprint import Fingerprint, fingerprint, read_model
+from lcpd.cache.isolation import Isolation
+from lcpd.cache.store import DiskStore
+from lcpd.cache.tier import DiskTier, Limits
+from lcpd.carry_over import NAME, CarryOver, FirstWord, open_arena, save_slots
 from lcpd.chat.client import ChatClient, ChatSettings, ChatUnavailable
 from lcpd.config import ConfigError, Settings
 from lcpd.engine import protocol as p
 from lcpd.engine.policy import RestartPolicy
 from lcpd.engine.supervisor import Supervisor, WorkerSettings
 from lcpd.engine.threads import free_cores
-from lcpd.fdstore import ServiceManager, feed_watchdog, report
+from lcpd.fdstore import BadSocket, ServiceManager, feed_watchdog, report
 from lcpd.metrics import Metrics
 from lcpd.models import resolve
 from lcpd.paths import dirs
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.scheduler.policy import Policy
+from lcpd.sleep import Sleeper
+from lcpd.watchdog import Facts, Lookout, limits
 
 log = logging.getLogger("lcpd")
+_CANCEL_WITHIN = 1.0
+"""Seconds that requests which `server.drain_timeout` was too short for get to end when they are cancelled."""
+FLUSH_WITHIN = 20.0
+"""Seconds that a planned stop may take to write to disk what is not there yet."""
 _DEFAULT_CTX_CAP = 32768
 """Tokens; the context when none is configured: a model's full length could need more memory than there is."""
 
@@ -60,6 +74,8 @@ def run(settings: Settings) -> int:
     Raises BuildMissing, ModelMissing, BadReference or ConfigError before anything is started.
     """
     logs.set_up(settings.log.level, settings.log.format)
+    # The watchdog of a service manager ends a daemon that is stuck with SIGABRT: the log is to show where that was.
+    faulthandler.enable()
     manager = ServiceManager.from_environment(os.environ)
     plan = make_plan(settings)
     return asyncio.run(_serve(plan, manager))
@@ -98,38 +114,86 @@ def _read_keys(setting: str, path: Path) -> frozenset[str]:
 
 
 async def _serve(plan: Plan, manager: ServiceManager) -> int:
+    """Returns the exit status: 1 when a service manager waits for a model that cannot be loaded."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     server = plan.settings.server
+    passed = _passed_sockets(manager)
+    _refuse_strangers(plan, [sock.getsockname() for sock in passed] or [(server.host, server.port)])
     async with AsyncExitStack() as stack:
         context = await start_parts(plan, stack, manager)
+        app = create_app(context)
+        drain = Drain(app)
         runner = web.AppRunner(
-            create_app(context),
+            app,
             access_log=None,
             # A request whose client is gone is cancelled, which stops its computing.
             handler_cancellation=True,
-            shutdown_timeout=server.drain_timeout,
+            shutdown_timeout=_CANCEL_WITHIN,
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, server.host, server.port)
-        try:
-            await site.start()
-        except OSError as error:
-            where = f"server.host, server.port: {server.host}:{server.port}"
-            raise ConfigError([f"{where} cannot be listened on: {error}"]) from error
-        log.info("lcpd %s serves %s on %s", __version__, plan.model_id, _address(runner))
-        loading, supervisor = context.dispatcher.model_info, context.supervisor
-        reporting = asyncio.create_task(report(manager, plan.model_id, loading, lambda: supervisor.progress))
-        feeding = asyncio.create_task(feed_watchdog(manager))
+        await _listen(runner, passed, server.host, server.port)
+        log.info("lcpd %s serves %s on %s", __version__, plan.model_id, _addresses(runner))
+        dispatcher, supervisor = context.dispatcher, context.supervisor
+        lookout = Lookout(lambda: _facts(context), limits(plan.settings.engine))
+        reporting = asyncio.create_task(
+            report(manager, plan.model_id, dispatcher.model_info, lambda: supervisor.progress)
+        )
+        reporting.add_done_callback(lambda task: None if task.cancelled() or task.result() else stop.set())
+        feeding = asyncio.create_task(feed_watchdog(manager, lookout))
         await stop.wait()
+        failed = reporting.done() and not reporting.result()
         reporting.cancel()
-        manager.notify("STOPPING=1", "STATUS=stopping")
-        log.info("stopping: %d requests may finish within %g s", context.dispatcher.running, server.drain_timeout)
+        manager.notify("STOPPING=1", *([] if failed else ["STATUS=stopping"]))
+        log.info("stopping: %d requests may finish within %g s", dispatcher.running, server.drain_timeout)
+        # Where the socket was passed, who connects from now on waits for the next daemon.
+        await drain.finish(runner, passed, server.drain_timeout)
     feeding.cancel()
-    return 0
+    return int(failed)
+
+
+def _facts(context: Context) -> Facts:
+    dispatcher, supervisor = context.dispatcher, context.supervisor
+    work = bool(dispatcher.running or dispatcher.waiting)
+    return Facts(work, supervisor.state, supervisor.progress, supervisor.batches)
+
+
+def _passed_sockets(manager: ServiceManager) -> list[socket.socket]:
+    try:
+        return manager.take_sockets()
+    except BadSocket as error:
+        raise ConfigError([str(error)]) from error
+
+
+def _refuse_strangers(plan: Plan, addresses: Sequence[Any]) -> None:
+    """Raises ConfigError where other machines would be answered without a key and nobody has said that they may be."""
+    if plan.api_keys or plan.settings.server.insecure:
+        return
+    # An address that is a text is that of a Unix socket, which has owners and a mode.
+    reached = [address[0] for address in addresses if not isinstance(address, str) and not is_loopback(address[0])]
+    if reached:
+        raise ConfigError(
+            [
+                f"server.host: other machines may reach {reached[0]}, and no API key is asked for: set"
+                " server.api_key_file, or server.insecure (--insecure) if everybody may use this server"
+            ]
+        )
+
+
+async def _listen(runner: web.AppRunner, passed: list[socket.socket], host: str, port: int) -> None:
+    """Serve on the sockets that were passed, or else on one of our own.  Raises ConfigError."""
+    for sock in passed:
+        await web.SockSite(runner, sock, backlog=socket.SOMAXCONN).start()
+    if passed:
+        return
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        where = f"server.host, server.port: {host}:{port}"
+        raise ConfigError([f"{where} cannot be listened on: {error}"]) from error
 
 
 async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager | None = None) -> Context:
@@ -153,8 +217,22 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         send=lambda message: supervisor.send(message),
         metrics=metrics,
     )
-    carry_over = _make_carry_over(plan, arena, cache, adopted)
-    listener = FirstWord(dispatcher, carry_over.on_model) if carry_over else dispatcher
+    isolation = _make_isolation(plan)
+    stamp = _fingerprinter(plan, isolation)
+    # Without a front there is nobody who would keep the arena.
+    carry_over = CarryOver(arena, cache, stamp, adopted) if arena.mapped > arena.size else None
+    disk = _make_disk(settings, cache, metrics, busy=lambda: dispatcher.running > 0)
+
+    def on_model(info: p.ModelInfo) -> None:
+        if carry_over:
+            carry_over.on_model(info)
+        if disk:
+            needs_segments = info.segment_bytes != (0, 0) or not info.checkpoint_bytes
+            disk.start(stamp(info), rolls_back=info.kind == "attention", needs_segments=needs_segments)
+
+    if disk:
+        dispatcher.use_disk(disk)
+    listener = FirstWord(dispatcher, on_model)
     supervisor = Supervisor(worker_settings(plan, arena), listener)
     chat = ChatClient(
         ChatSettings(
@@ -168,6 +246,10 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
     )
     stack.push_async_callback(supervisor.stop)
     stack.push_async_callback(chat.stop)
+    if disk:
+        stack.push_async_callback(disk.finish, FLUSH_WITHIN)
+    if disk and not carry_over:
+        stack.push_async_callback(save_slots, dispatcher)
     if carry_over:
         carry_over.start(dispatcher)
         stack.push_async_callback(carry_over.finish, dispatcher)
@@ -175,7 +257,10 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
     anticipator = Anticipator(chat, dispatcher) if settings.cache.anticipate else None
     if anticipator:
         stack.push_async_callback(anticipator.stop)
+    sleeper = Sleeper(supervisor, dispatcher, metrics, settings.engine.sleep_after)
+    stack.push_async_callback(sleeper.stop)
     supervisor.start()
+    sleeper.start()
     try:
         await chat.start()
     except ChatUnavailable as error:
@@ -186,8 +271,11 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         supervisor=supervisor,
         dispatcher=dispatcher,
         cache=cache,
+        disk=disk,
+        isolation=isolation,
         chat=chat,
         metrics=metrics,
+        sleeper=sleeper,
         model_id=plan.model_id,
         model_names=frozenset({plan.model_id, settings.model.ref}),
         created=int(time.time()),
@@ -204,12 +292,46 @@ def _make_arena(size: int, manager: ServiceManager) -> tuple[Arena, bool]:
         raise ConfigError([f"cache.ram: {error}"]) from error
 
 
-def _make_carry_over(plan: Plan, arena: Arena, cache: PromptCache, adopted: bool) -> CarryOver | None:
-    """None where nobody would keep the arena."""
-    if arena.mapped == arena.size:
+def _make_isolation(plan: Plan) -> Isolation | None:
+    """None where all may use what any of them has computed."""
+    if plan.settings.cache.isolate == "off":
         return None
+    if not plan.api_keys:
+        raise ConfigError(["cache.isolate: there are no keys to keep apart; set server.api_key_file"])
+    try:
+        return Isolation(plan.api_keys | plan.admin_keys)
+    except ValueError as error:
+        raise ConfigError([f"cache.isolate: {error}"]) from error
+
+
+def _fingerprinter(plan: Plan, isolation: Isolation | None) -> Callable[[p.ModelInfo], Fingerprint]:
+    """What tells whether state bytes are interchangeable, once the model is loaded."""
+    settings = plan.settings
+    if not settings.cache.ram:
+        return lambda _: {}
     file = read_model(plan.model)
-    return CarryOver(arena, cache, lambda info: fingerprint(file, plan.build, plan.settings.model, info), adopted)
+    keys = {"isolation": f"keys {isolation.field}"} if isolation else {}
+    return lambda info: {**fingerprint(file, plan.build, settings.model, info), **keys}
+
+
+def _make_disk(settings: Settings, cache: PromptCache, metrics: Metrics, busy: Callable[[], bool]) -> DiskTier | None:
+    """None where nothing is to be written to disk."""
+    wanted = settings.cache
+    if not wanted.disk:
+        return None
+    if not wanted.ram:
+        log.warning("nothing is written to disk (cache.disk): that needs a prompt cache in RAM (cache.ram)")
+        return None
+    limits = Limits(
+        size=wanted.disk,
+        floor=wanted.disk_floor,
+        budget=wanted.write_budget,
+        ttl=wanted.ttl * 86400,
+        interval=wanted.checkpoint_interval,
+    )
+    disk = DiskTier(DiskStore(wanted.dir or dirs().cache / "prompts"), cache, limits, busy)
+    metrics.at_scrape(lambda: metrics.show_disk(disk.stats()))
+    return disk
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -223,6 +345,8 @@ def policy_of(settings: Settings) -> Policy:
         follow_min=scheduler.follow_min,
         checkpoints=settings.model.checkpoints,
         checkpoint_interval=settings.cache.checkpoint_interval,
+        save_after=settings.cache.save_after,
+        save_every=settings.cache.save_every,
     )
 
 
@@ -275,6 +399,13 @@ def worker_settings(plan: Plan, arena: Arena) -> WorkerSettings:
     )
 
 
-def _address(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
+def _addresses(runner: web.AppRunner) -> str:
+    return ", ".join(_address(each) for each in runner.addresses)
+
+
+def _address(address: Any) -> str:
+    """As `socket.getsockname` gives it."""
+    if isinstance(address, str):
+        return f"unix:{address}"
+    host, port = address[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

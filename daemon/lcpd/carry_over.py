@@ -198,16 +198,21 @@ class CarryOver:
                 await task
         if self._fingerprint is None:
             return
-        try:
-            async with asyncio.timeout(STOP_WITHIN):
-                await _until(lambda: not slots.running)
-                # Where room lacks, those used last push out the others.
-                for slot in sorted(slots.slots, key=lambda slot: slot.last_used):
-                    slots.save(slot.seq)
-                    await _until(lambda: not slots.exporting)
-        except TimeoutError:
-            log.warning("not all that slots held was brought into the prompt cache within %g s", STOP_WITHIN)
+        await save_slots(slots)
         self.write()
+
+
+async def save_slots(slots: Slots) -> None:
+    """A planned stop, while the engine still lives: bring into the arena what slots hold, once no request runs."""
+    try:
+        async with asyncio.timeout(STOP_WITHIN):
+            await _until(lambda: not slots.running)
+            # Where room lacks, those used last push out the others.
+            for slot in sorted(slots.slots, key=lambda slot: slot.last_used):
+                slots.save(slot.seq)
+                await _until(lambda: not slots.exporting)
+    except TimeoutError:
+        log.warning("not all that slots held was brought into the prompt cache within %g s", STOP_WITHIN)
 
 
 async def _until(true: Callable[[], bool]) -> None:

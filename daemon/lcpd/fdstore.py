@@ -1,7 +1,8 @@
 """What the daemon and the service manager that started it (systemd) tell each other: sd_notify(3), sd_listen_fds(3).
 
 The service manager can keep a file descriptor for the daemon, its *file-descriptor store*, and passes it to the next
-daemon.  Without a service manager every message goes nowhere, and nothing was passed.
+daemon; and it can listen for the daemon (*socket activation*), so that clients wait while none runs.  Without a service
+manager every message goes nowhere, and nothing was passed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +35,10 @@ _SEND_WITHIN = 1.0
 _STATUS_INTERVAL = 5.0
 _EXTENSION = 60.0
 """Seconds by which loading may go on after each sign of life."""
+
+
+class BadSocket(ValueError):
+    """A socket was passed that no HTTP can be served on; the text says which, and what its unit must say."""
 
 
 @dataclass
@@ -100,6 +106,23 @@ class ServiceManager:
             os.close(duplicate)
         return descriptors[0] if descriptors else None
 
+    def take_sockets(self) -> list[socket.socket]:
+        """The sockets that were passed, all of which listen; the caller owns them from now on.
+
+        Raises BadSocket, and then keeps what is not taken yet.
+        """
+        sockets = []
+        for name, descriptors in list(self.passed.items()):
+            found = [each for each in descriptors if stat.S_ISSOCK(os.fstat(each).st_mode)]
+            for descriptor in found:
+                if problem := _unfit(descriptor):
+                    raise BadSocket(f"the service manager passed a socket named {name!r} {problem}")
+                sockets.append(socket.socket(fileno=descriptor))
+                descriptors.remove(descriptor)
+            if not descriptors:
+                del self.passed[name]
+        return sockets
+
     def close_rest(self) -> None:
         """Close what was passed and not taken, here and at the service manager."""
         for name, descriptors in self.passed.items():
@@ -135,16 +158,31 @@ def _passed(given: MutableMapping[str, str]) -> Iterator[tuple[str, int]]:
         yield names[index] if index < len(names) else "unknown", FIRST_PASSED + index
 
 
+def _unfit(descriptor: int) -> str:
+    """Why HTTP cannot be served on this socket; "" where it can."""
+    sock = socket.socket(fileno=os.dup(descriptor))
+    try:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+            return f"of the address family {sock.family}; ListenStream= must be a TCP port, an address or a path"
+        if sock.type != socket.SOCK_STREAM:
+            return "that is no stream; use ListenStream= in its unit"
+        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return "that does not listen; use Accept=no in its unit"
+    finally:
+        sock.close()
+    return ""
+
+
 async def report(
     manager: ServiceManager, what: str, load: Callable[[], Awaitable[object]], progress: Callable[[], float]
-) -> None:
-    """Tell the service manager how loading `what` goes, and when it is over.
+) -> bool:
+    """Tell the service manager how loading `what` goes, and that the daemon is ready when it is over.
 
-    `load` waits for that, and raises what went wrong; the daemon then is ready to say so to its clients.  `progress` is
-    0 to 1.
+    `load` waits for that, and raises what went wrong: returns False then, and the daemon is not said to be ready.
+    `progress` is 0 to 1.  Without a service manager True at once.
     """
     if not manager.address:
-        return
+        return True
     loading = asyncio.ensure_future(load())
     try:
         while not loading.done():
@@ -153,11 +191,25 @@ async def report(
         error = loading.exception()
     finally:
         loading.cancel()
-    manager.notify("READY=1", f"STATUS=failed: {error}" if error else f"STATUS=serving {what}")
+    if error:
+        manager.notify(f"STATUS=failed: {error}")
+        return False
+    manager.notify("READY=1", f"STATUS=serving {what}")
+    return True
 
 
-async def feed_watchdog(manager: ServiceManager) -> None:
-    """Tell the service manager for ever that the event loop runs, if it wants to know."""
+async def feed_watchdog(manager: ServiceManager, stuck: Callable[[], str | None]) -> None:
+    """Tell the service manager for ever, if it wants to know, that the event loop runs and `stuck` finds nothing.
+
+    `stuck` says what has come to a standstill; while it does the watchdog goes hungry, and in the end bites.
+    """
+    complained = False
     while manager.watchdog:
-        manager.notify("WATCHDOG=1")
+        reason = stuck()
+        if reason is None:
+            manager.notify("WATCHDOG=1")
+        elif not complained:
+            log.error("the service manager will not hear from lcpd until this is over: %s", reason)
+            manager.notify(f"STATUS=stuck: {reason}")
+        complained = reason is not None
         await asyncio.sleep(manager.watchdog / 3)

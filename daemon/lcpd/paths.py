@@ -56,6 +56,12 @@ def native_recipe() -> Path:
     return installed if installed.is_dir() else _REPOSITORY / "llama.cpp"
 
 
+def systemd_files() -> Path:
+    """The folder with the unit files, in a checkout or an installed wheel."""
+    installed = _PACKAGE / "_systemd"
+    return installed if installed.is_dir() else _REPOSITORY / "systemd"
+
+
 def demo_model() -> Path:
     """The tiny trained hybrid that ships with lcpd."""
     installed = _PACKAGE / "_assets" / "lcpd-tiny-hybrid.gguf"

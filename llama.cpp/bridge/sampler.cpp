@@ -38,11 +38,22 @@ int32_t lcpd_sampler_accept_prompt(lcpd_sampler * sampler, const llama_token * t
         return 0;
     });
 }
+// The chain ends with the sampler that draws, one number for each token; a token that was sampled elsewhere is to
+// leave its generator where sampling it would have.
+static void draw(llama_sampler * chain) {
+    const int n = chain ? llama_sampler_chain_n(chain) : 0;
+    llama_sampler * last = n > 0 ? llama_sampler_chain_get(chain, n - 1) : nullptr;
+    if (!last || strcmp(llama_sampler_name(last), "dist") != 0) { return; }
+    llama_token_data only = { 0, 0.0f, 0.0f };
+    llama_token_data_array candidates = { &only, 1, -1, true };
+    llama_sampler_apply(last, &candidates);
+}
 int32_t lcpd_sampler_accept(lcpd_sampler * sampler, llama_token token, char ** err) {
     return guarded<int32_t>(-1, err, [&] {
         auto & s = required(sampler, "sampler");
         check_token(token, s.n_vocab);
         common_sampler_accept(s.value.get(), token, true);
+        draw(common_sampler_get(s.value.get()));
         return 0;
     });
 }

@@ -50,6 +50,7 @@ class Parts:
 
     def __init__(self, context: Any) -> None:
         self.dispatcher = context.dispatcher
+        self.supervisor = context.supervisor
         self.messages: list[p.FromWorker] = []
         self._registry = context.metrics.registry
         self._heard = asyncio.Event()

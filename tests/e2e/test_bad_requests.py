@@ -255,6 +255,14 @@ def test_hosts_origins_and_keys_can_be_allowed(start_daemon, tmp_path):
     assert httpx.get(f"{daemon.url}/health").status_code == 200
 
 
+@pytest.mark.parametrize(("flags", "starts"), [((), False), (("--insecure",), True)])
+def test_other_machines_are_answered_without_a_key_only_if_that_is_meant(start_daemon, flags, starts):
+    daemon = start_daemon("--host", "0.0.0.0", *flags, wait="ok" if starts else None)
+    if not starts:
+        assert daemon.process.wait(timeout=60) == 2
+        assert "server.host" in daemon.log and "--insecure" in daemon.log
+
+
 def test_random_bodies_never_make_a_500_and_the_daemon_goes_on(daemon):
     rng = random.Random(7)
     values = [None, True, 0, -1, 1e308, "", "x", [], {}, [[]], {"a": [1]}, "\u0000", "<|im_end|>", 2**70]

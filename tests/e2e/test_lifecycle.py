@@ -73,11 +73,11 @@ def test_kill_9_of_the_daemon_leaves_no_process_behind(start_daemon):
 def test_a_crash_loop_ends_in_a_clear_health_error(start_daemon):
     daemon = start_daemon(LCPD_ENGINE__CRASH_LIMIT="3", LCPD_ENGINE__RESTART_BACKOFF="0.1")
     for _ in range(3):
-        os.kill(eventually(lambda: daemon.children() and _worker_or_none(daemon)), signal.SIGKILL)
+        os.kill(eventually(lambda: daemon.children() and _worker_or_none(daemon)), signal.SIGSEGV)
         eventually(lambda: daemon.health()["status"] in ("ok", "failed"))
     health = daemon.wait_for("failed")
     assert "crash loop: 3 crashes" in health["reason"]
-    assert "killed by SIGKILL" in health["reason"]
+    assert "killed by SIGSEGV" in health["reason"]
     assert httpx.get(f"{daemon.url}/health").status_code == 503
     refused = daemon.chat("hello")
     assert refused.status_code == 503

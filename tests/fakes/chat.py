@@ -206,9 +206,20 @@ class Service:
                 prompt = vocab.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
                 return _rendered(call.call, prompt, [], msgspec.json.decode(call.body))
             case p.Tokenize():
-                return p.Tokenized(call.call, _packed(vocab.encode(call.text)))
+                parts = [call.text] if isinstance(call.text, str) else call.text
+                tokens = [
+                    token for part in parts for token in ([part] if isinstance(part, int) else vocab.encode(part))
+                ]
+                return p.Tokenized(call.call, _packed(tokens))
             case p.Detokenize():
                 return p.Texts(call.call, [vocab.decode(unpack(run).tolist()) for run in call.runs])
+            case p.Spell():
+                if any(not 0 <= token < vocab.N_VOCAB for token in unpack(call.tokens).tolist()):
+                    return p.Problem(call.call, "that is no token")
+                return p.Spelled(call.call, [vocab.piece(token) for token in unpack(call.tokens).tolist()])
+            case p.Template():
+                tokens, _ = render(msgspec.json.decode(call.body))
+                return p.Templated(call.call, vocab.decode(tokens))
             case p.Remember():
                 self._replays.remember(call.prompt, unpack(call.reply))
                 return p.Done(call.call)

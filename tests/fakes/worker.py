@@ -49,7 +49,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import msgspec
 import numpy as np
@@ -90,9 +90,13 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     """Prefill is said to be cut at multiples of this."""
     reply: str | None = None
     """The text of every reply; None: `vocab.reply_text`."""
+    replies: list[tuple[str, str]] = []
+    """(what a prompt has in it, the reply to it); the first that fits goes before `reply`."""
     load_seconds: float = 0.0
     load_failure: str = ""
     """Answer Load with LoadFailed and this reason."""
+    max_ctx: int = 0
+    """Answer a Load of a larger context with LoadFailed for want of memory; 0: never."""
     refuse: str = ""
     """Refuse the daemon's hello with this reason."""
     say: list[str] = []
@@ -103,6 +107,8 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     """What each prefill batch takes."""
     decode_seconds: float = 0.0
     """What each decode step takes."""
+    poison: str = ""
+    """Abort when the third token of a reply to a prompt with this text is to be sampled; "": never."""
     faults: list[Fault] = []
 
 
@@ -172,6 +178,17 @@ class Job:
     """The tokens still to be sampled; None before the first."""
     generated: list[int] = field(default_factory=list)
     checkpoints: dict[int, p.Extent] = field(default_factory=dict)
+    complete: tuple[p.Reason, str] | None = None
+    """Why the reply ends with the token that was taken last, and the stop string, if it does."""
+
+    def take(self, stop: str | None, token: int) -> None:
+        """See whether the reply is complete with a token of it, which completed a stop string or not."""
+        if stop is not None:
+            self.complete = "stop-string", stop
+        elif token == vocab.END:
+            self.complete = "stop", ""
+        elif len(self.generated) >= self.start.max_tokens > 0:
+            self.complete = "length", ""
 
     @property
     def tokens(self) -> list[int]:
@@ -198,6 +215,8 @@ class Worker:
         self.sequences = Sequences(script.kind == "attention", self.info.n_ctx, arena)
         self._jobs: dict[int, Job] = {}
         self._parked: dict[int, Job] = {}
+        self.abort: Callable[[], NoReturn] = os.abort
+        """What a poisonous prompt does."""
         self._starved = False
         self._starts = 0
         self._prefills = 0
@@ -231,7 +250,7 @@ class Worker:
                     self._send(p.Failed(message.request, "invalid", str(error)))
             case p.Mark():
                 job = self._jobs.get(message.request)
-                if job is not None and job.done < message.position <= job.target:
+                if job is not None and len(self.sequences.held(job.start.seq)) < message.position:
                     job.checkpoints[message.position] = message.extent
             case p.Cancel(request=request):
                 if job := self._jobs.get(request):
@@ -261,7 +280,7 @@ class Worker:
             text = TextFilter([stops] if isinstance(stops, str) else stops)
             job = Job(start, prompt, fields, text, generated=p.unpack(start.reply).tolist())
             for token in job.generated:
-                text.push(vocab.piece(token))
+                job.take(text.push(vocab.piece(token)).stop, token)
         if job.prompt != prompt:
             raise ValueError(f"request {start.request} was parked with another prompt")
         tokens = job.tokens
@@ -282,6 +301,8 @@ class Worker:
         self._parked.pop(start.request, None)
         self._jobs[start.request] = job
         self._send(p.Started(start.request, job.done, problem, damaged=damaged))
+        if reason := job.complete:
+            self._finish(job, *reason)
 
     def _save(self, save: p.Save) -> None:
         segments = []
@@ -320,6 +341,7 @@ class Worker:
         for job in jobs:
             if self._undecoded(job):
                 self.sequences.extend(job.start.seq, job.generated[-1:])
+            self._take_checkpoint(job)
         self._batches += 1
         self._sample(jobs)
 
@@ -350,29 +372,38 @@ class Worker:
         self._faults.pass_point("prefill", self._prefills)
         job.done = end
         self._send(p.Prefilled(job.start.request, end, self._script.prefill_seconds))
-        if (extent := job.checkpoints.pop(end, None)) is not None:
-            piece = self.sequences.take_checkpoint(job.start.seq, extent)
-            self._send(p.Checkpointed(job.start.request, end, extent, piece))
+        self._take_checkpoint(job)
         if end == job.target and not job.start.max_tokens:
             self._finish(job, "length")
         elif end == job.target:
             self._sample([job])
         return True
 
+    def _take_checkpoint(self, job: Job) -> None:
+        """The one that was asked for where the sequence stands."""
+        at = len(self.sequences.held(job.start.seq))
+        if (extent := job.checkpoints.pop(at, None)) is not None:
+            piece = self.sequences.take_checkpoint(job.start.seq, extent)
+            self._send(p.Checkpointed(job.start.request, at, extent, piece))
+
     def _reply(self, job: Job) -> Iterator[int]:
         """The tokens that come after those generated so far."""
         held = self.sequences.held(job.start.seq)[: len(job.prompt)]
         text = vocab.reply_text(held) if self._script.reply is None else self._script.reply
+        prompt = vocab.decode(job.prompt) if self._script.replies else ""
+        text = next((reply for mark, reply in self._script.replies if mark in prompt), text)
         endless = job.fields.get("ignore_eos")
         tokens = itertools.cycle(vocab.encode(text)) if endless else iter([*vocab.encode(text), vocab.END])
         return itertools.islice(tokens, len(job.generated), None)
 
     def _sample(self, jobs: list[Job]) -> None:
         outputs: list[p.Output] = []
-        over: list[tuple[Job, p.Reason, str]] = []
+        over: list[Job] = []
         for job in jobs:
             if job.reply is None:
                 job.reply = self._reply(job)
+            if self._script.poison and self._script.poison in vocab.decode(job.prompt) and len(job.generated) > 1:
+                self.abort()
             token = next(job.reply)
             if token == vocab.END and len(job.generated) < job.start.min_tokens:
                 job.reply = itertools.chain([token], job.reply)
@@ -380,15 +411,13 @@ class Worker:
             job.generated.append(token)
             released = job.text.push(vocab.piece(token))
             outputs.append(p.Output(job.start.request, [token], released.text))
-            if released.stop is not None:
-                over.append((job, "stop-string", released.stop))
-            elif token == vocab.END:
-                over.append((job, "stop", ""))
-            elif len(job.generated) >= job.start.max_tokens:
-                over.append((job, "length", ""))
+            job.take(released.stop, token)
+            if job.complete:
+                over.append(job)
         self._send(p.Step(outputs))
-        for job, reason, stop in over:
-            self._finish(job, reason, stop)
+        for job in over:
+            assert job.complete
+            self._finish(job, *job.complete)
         for _ in outputs:
             self._tokens += 1
             self._faults.pass_point("token", self._tokens)
@@ -493,6 +522,10 @@ def _serve(script: Script, load: p.Load, channel: ChildChannel[p.ToWorker], faul
     time.sleep(script.load_seconds)
     if script.load_failure:
         channel.send(p.LoadFailed(load.model, script.load_failure))
+        return 4
+    if 0 < script.max_ctx < load.context.n_ctx:
+        reason = f"no context of {load.context.n_ctx} cells could be made: failed to allocate buffer for kv cache"
+        channel.send(p.LoadFailed(load.model, reason))
         return 4
     channel.send(p.LoadProgress(load.model, 1.0))
     arena = ArenaView(channel.descriptors[0], load.arena_bytes) if load.arena_bytes else None

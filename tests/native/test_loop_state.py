@@ -279,7 +279,7 @@ def test_damaged_bytes_are_never_used(engine, kind, damaged):
         ({"source": 9, "shared": 120, "segments": "second"}, "source 9"),
         ({"segments": "mislabelled"}, "holds 120 tokens"),
         ({"segments": "outside"}, "not within the arena"),
-        ({"segments": "short"}, "was not accepted"),
+        ({"segments": "short"}, "describe another one"),
     ],
 )
 def test_a_start_that_does_not_add_up_is_computed_from_the_beginning(engine, change, problem):

@@ -8,12 +8,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from lcpd.fdstore import ServiceManager, feed_watchdog, report
+from lcpd.fdstore import BadSocket, ServiceManager, feed_watchdog, report
 
 
 class Inbox:
@@ -158,10 +158,64 @@ def test_passed_descriptors_are_taken_by_name_and_what_nobody_takes_is_closed() 
         os.close(fd)
 
 
+# ---- sockets -----------------------------------------------------------------------------------------------
+
+
+def listening(family: socket.AddressFamily, address: object) -> socket.socket:
+    sock = socket.socket(family)
+    sock.bind(address)
+    sock.listen()
+    return sock
+
+
+def test_sockets_that_listen_are_taken_whatever_they_are_called_and_the_rest_is_left(tmp_path: Path) -> None:
+    given = [
+        listening(socket.AF_INET, ("127.0.0.1", 0)),
+        listening(socket.AF_INET6, ("::1", 0)),
+        listening(socket.AF_UNIX, str(tmp_path / "socket")),
+    ]
+    addresses = [sock.getsockname() for sock in given]
+    first, second, third = (sock.detach() for sock in given)
+    arena = os.memfd_create("arena")
+    manager = ServiceManager(passed={"lcpd-http": [first, second], "lcpd-arena": [arena], "unknown": [third]})
+    taken = manager.take_sockets()
+    assert [sock.getsockname() for sock in taken] == addresses
+    assert manager.passed == {"lcpd-arena": [arena]}
+    assert manager.take_sockets() == []
+    os.close(arena)
+    for sock in taken:
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(lambda: socket.socketpair()[0], "does not listen; use Accept=no", id="connection"),
+        pytest.param(socket.socket, "does not listen", id="not listening"),
+        pytest.param(
+            lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM), "no stream; use ListenStream=", id="datagram"
+        ),
+        pytest.param(
+            lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), "no stream; use ListenStream=", id="packets"
+        ),
+        pytest.param(
+            lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM), "of the address family", id="netlink"
+        ),
+    ],
+)
+def test_a_socket_that_no_http_can_be_served_on_is_refused_with_what_its_unit_must_say(
+    make: Callable[[], socket.socket], said: str
+) -> None:
+    with make() as sock:
+        manager = ServiceManager(passed={"lcpd.socket": [sock.fileno()]})
+        with pytest.raises(BadSocket, match=f"'lcpd.socket' .*{said}"):
+            manager.take_sockets()
+
+
 # ---- life signs --------------------------------------------------------------------------------------------
 
 
-async def _reporting(manager: ServiceManager, loaded: asyncio.Future[None]) -> asyncio.Task[None]:
+async def _reporting(manager: ServiceManager, loaded: asyncio.Future[None]) -> asyncio.Task[bool]:
     async def load() -> None:
         await loaded
 
@@ -178,35 +232,47 @@ async def test_while_the_model_loads_progress_is_shown_and_time_is_asked_for(
     task = await _reporting(manager, loaded)
     assert inbox.receive() == (["STATUS=loading model: 50%", "EXTEND_TIMEOUT_USEC=60000000"], [])
     loaded.set_result(None)
-    await task
+    assert await task
     assert inbox.receive() == (["READY=1", "STATUS=serving model"], [])
 
 
-async def test_a_model_that_cannot_be_loaded_is_shown_and_the_daemon_ready_to_say_so(
+async def test_a_model_that_cannot_be_loaded_is_shown_and_the_daemon_is_not_ready(
     inbox: Inbox, manager: ServiceManager
 ) -> None:
     loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     task = await _reporting(manager, loaded)
     inbox.receive()
     loaded.set_exception(RuntimeError("no such file"))
-    await task
-    assert inbox.receive() == (["READY=1", "STATUS=failed: no such file"], [])
+    assert await task is False
+    assert inbox.receive() == (["STATUS=failed: no such file"], [])
 
 
 async def test_the_watchdog_is_fed_again_and_again(inbox: Inbox, manager: ServiceManager) -> None:
     manager.watchdog = 0.06
-    task = asyncio.create_task(feed_watchdog(manager))
+    task = asyncio.create_task(feed_watchdog(manager, lambda: None))
     heard = [(await asyncio.to_thread(inbox.receive))[0] for _ in range(3)]
     task.cancel()
     assert heard == [["WATCHDOG=1"]] * 3
 
 
+async def test_while_something_is_stuck_the_watchdog_is_not_fed_and_the_reason_said_once(
+    inbox: Inbox, manager: ServiceManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    reasons = iter(["no batch", "no batch", None])
+    manager.watchdog = 0.03
+    task = asyncio.create_task(feed_watchdog(manager, lambda: next(reasons, None)))
+    heard = [(await asyncio.to_thread(inbox.receive))[0] for _ in range(2)]
+    task.cancel()
+    assert heard == [["STATUS=stuck: no batch"], ["WATCHDOG=1"]]
+    assert caplog.text.count("no batch") == 1
+
+
 async def test_no_watchdog_is_fed_where_there_is_none(manager: ServiceManager) -> None:
-    await feed_watchdog(manager)
+    await feed_watchdog(manager, lambda: None)
 
 
 async def test_without_a_service_manager_nobody_is_waited_for() -> None:
     async def load() -> None:
         raise AssertionError("not to be asked")
 
-    await report(ServiceManager(), "model", load, lambda: 0.0)
+    assert await report(ServiceManager(), "model", load, lambda: 0.0)

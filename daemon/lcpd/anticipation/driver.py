@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from lcpd.anticipation.decide import Ahead, Rendering, continuations, goes_on, plan
+from lcpd.cache.isolation import marked, number_of, plain
 from lcpd.cache.trie import common_prefix
 from lcpd.chat.client import ChatClient, ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Dialect, Rendered
@@ -29,11 +30,11 @@ from lcpd.engine.protocol import unpack
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.scheduler.generation import (
     Done,
-    EngineDied,
     EngineFailed,
     GenerationFailed,
     GenerationRefused,
     Prompt,
+    Quarantined,
     QueueFull,
     QueueTimedOut,
 )
@@ -46,10 +47,10 @@ _EXPECTED = (
     ChatCrashed,
     ChatRefused,
     ChatUnavailable,
-    EngineDied,
     EngineFailed,
     GenerationFailed,
     GenerationRefused,
+    Quarantined,
     QueueFull,
     QueueTimedOut,
 )
@@ -143,7 +144,8 @@ class Anticipator:
             return False
         if ahead is None:
             return True
-        prompt = Prompt(ahead.tokens, ahead.spans, b"{}", 0, priority="background", kind="prefill")
+        tokens = marked(ahead.tokens, number_of(turn.prompt.tokens))
+        prompt = Prompt(tokens, ahead.spans, b"{}", 0, priority="background", kind="prefill")
         generation = self._dispatcher.submit(prompt)
         over = False
         try:
@@ -155,7 +157,7 @@ class Anticipator:
 
     async def _ahead(self, turn: FinishedTurn) -> Ahead | None:
         info = await self._dispatcher.model_info()
-        before = Rendering(turn.prompt.tokens, turn.prompt.spans)
+        before = Rendering(plain(turn.prompt.tokens), turn.prompt.spans)
         first, second = continuations(turn.message)
         one = await self._rendered(turn.asked, first)
         if goes_on(before, turn.generated, one) or len(one.tokens) > info.n_ctx or not self._wanted(turn):

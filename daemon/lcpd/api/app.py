@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from lcpd.api import cache, guard, info
+from lcpd.api import cache, docs_page, extras, guard, info, openapi, power
 from lcpd.api.chat_completions import chat_completions
 from lcpd.api.completions import completions
 from lcpd.api.context import ADMIN, CONTEXT, CORS, KEY, STATUS, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.messages import count_tokens, messages
+from lcpd.api.responses import route as responses
+from lcpd.api.responses.store import STORE, ResponseStore
 
 log = logging.getLogger("lcpd.access")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -23,16 +25,28 @@ def create_app(context: Context) -> web.Application:
     """The application for one daemon."""
     app = web.Application(middlewares=[_errors, _guard], client_max_size=context.settings.server.max_body)
     app[CONTEXT] = context
+    server = context.settings.server
+    app[STORE] = ResponseStore(server.responses, server.responses_size)
     app.on_response_prepare.append(_add_cors)
     app.router.add_get("/", info.alive)
+    app.router.add_get("/openapi.json", openapi.handler)
+    app.router.add_get("/docs", docs_page.handler)
     app.router.add_get("/health", info.health)
     app.router.add_get("/version", info.version)
     app.router.add_get("/metrics", info.metrics)
     app.router.add_get("/slots", info.slots)
+    app.router.add_post("/sleep", power.sleep)
+    app.router.add_post("/wake", power.wake)
     app.router.add_get("/cache", cache.overview)
     app.router.add_get("/cache/requests/{id}", cache.why)
     app.router.add_post("/cache/pin", cache.pin)
     app.router.add_post("/cache/unpin", cache.unpin)
+    app.router.add_post("/cache/purge", cache.purge)
+    app.router.add_post("/tokenize", extras.tokenize)
+    app.router.add_post("/detokenize", extras.detokenize)
+    app.router.add_post("/apply-template", extras.apply_template)
+    app.router.add_get("/props", extras.props)
+    app.router.add_post("/props", extras.set_props)
     for prefix in ("", "/v1"):
         # The SDKs are given a base URL with or without /v1, depending on their maker.
         app.router.add_get(f"{prefix}/models", info.models)
@@ -41,6 +55,10 @@ def create_app(context: Context) -> web.Application:
         app.router.add_post(f"{prefix}/completions", completions)
         app.router.add_post(f"{prefix}/messages", messages)
         app.router.add_post(f"{prefix}/messages/count_tokens", count_tokens)
+        app.router.add_post(f"{prefix}/responses", responses.create)
+        app.router.add_post(f"{prefix}/responses/input_tokens", responses.input_tokens)
+        app.router.add_get(f"{prefix}/responses/{{id}}", responses.retrieve)
+        app.router.add_delete(f"{prefix}/responses/{{id}}", responses.delete)
     return app
 
 
@@ -110,8 +128,11 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise ApiError(403, f"Requests from pages of {origin} are refused; see server.allowed_origins.", param="Origin")
     cors = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if origin in server.allowed_origins else {}
     if cors and request.method == "OPTIONS":
-        headers = {"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": "*, Authorization"}
-        return web.Response(status=204, headers={**cors, **headers})
+        allowed = {
+            "Access-Control-Allow-Methods": "GET, POST, DELETE",
+            "Access-Control-Allow-Headers": "*, Authorization",
+        }
+        return web.Response(status=204, headers={**cors, **allowed})
     sent = request.headers.get("Authorization"), request.headers.get("x-api-key")
     request[ADMIN] = guard.known_key(*sent, context.admin_keys) is not None
     if context.api_keys and request.path not in guard.OPEN_PATHS:

@@ -14,11 +14,14 @@ from aiohttp import web
 
 from lcpd.api import cache_report
 from lcpd.api import requests as r
+from lcpd.api.admin import require_admin
 from lcpd.api.bodies import PinBody
 from lcpd.api.context import ADMIN, CONTEXT, Context
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.normalise import chat_body
 from lcpd.api.sampling import engine_fields
+from lcpd.cache.isolation import marked, plain
+from lcpd.cache.store import StoreError
 from lcpd.chat.replay import reply_start
 from lcpd.engine.protocol import Tokens, pack, unpack
 
@@ -36,8 +39,9 @@ async def overview(request: web.Request) -> web.Response:
             texts = await context.chat.detokenize([_array(tokens) for tokens in starts])
         branches = [{**branch, "text": text} for branch, text in zip(branches, texts, strict=True)]
     pins = [{"pin": number, "tokens": len(tokens)} for number, tokens in context.cache.holds().items()]
+    disk = {"disk": asdict(context.disk.stats())} if context.disk else {}
     return web.json_response(
-        {"ram": asdict(context.cache.stats()), "branches": branches, "omitted": tree.omitted, "pins": pins}
+        {"ram": asdict(context.cache.stats()), **disk, "branches": branches, "omitted": tree.omitted, "pins": pins}
     )
 
 
@@ -63,11 +67,11 @@ async def why(request: web.Request) -> web.Response:
 async def pin(request: web.Request) -> web.Response:
     """Never give up a conversation or prompt for want of room."""
     context = request.app[CONTEXT]
-    _require_admin(request)
+    require_admin(request)
     body, plain = await r.read_body(request, PinBody)
     if body.pin is not None:
         raise bad_request("Send messages or a prompt to be pinned; pin is what this answers.", "pin")
-    tokens = await _path(context, body, plain)
+    tokens = marked(await _path(context, body, plain), r.scope_of(request))
     number = context.cache.hold(tokens)
     return web.json_response({"pin": number, "tokens": len(tokens), "ram": context.cache.covered(tokens)})
 
@@ -75,12 +79,12 @@ async def pin(request: web.Request) -> web.Response:
 async def unpin(request: web.Request) -> web.Response:
     """Undo a pin, by its number or by what was pinned."""
     context = request.app[CONTEXT]
-    _require_admin(request)
+    require_admin(request)
     body, plain = await r.read_body(request, PinBody)
     if body.pin is not None:
         numbers = [body.pin]
     else:
-        wanted = pack(await _path(context, body, plain))
+        wanted = pack(marked(await _path(context, body, plain), r.scope_of(request)))
         numbers = [number for number, tokens in context.cache.holds().items() if pack(tokens) == wanted]
     released = [number for number in numbers if context.cache.release(number)]
     if not released:
@@ -88,12 +92,18 @@ async def unpin(request: web.Request) -> web.Response:
     return web.json_response({"unpinned": released})
 
 
-def _require_admin(request: web.Request) -> None:
-    if request[ADMIN]:
-        return
-    if not request.app[CONTEXT].admin_keys:
-        raise ApiError(403, "Only an admin may do that, and there is no admin key: set server.admin_key_file.")
-    raise ApiError(403, "A key of server.admin_key_file is needed, as a bearer token or in x-api-key.")
+async def purge(request: web.Request) -> web.Response:
+    """Forget all prompts: what is in RAM, pins and all, what is on disk, and what idle slots hold."""
+    context = request.app[CONTEXT]
+    require_admin(request)
+    context.dispatcher.forget()
+    purged: Json = {"ram": {"bytes": context.cache.purge()}}
+    if context.disk is not None:
+        try:
+            purged["disk"] = asdict(await context.disk.purge())
+        except StoreError as error:
+            raise ApiError(503, f"RAM was purged, but the disk cannot be: {error}.", type="server_error") from error
+    return web.json_response({"purged": purged})
 
 
 async def _path(context: Context, body: PinBody, plain: Json) -> Tokens:
@@ -110,4 +120,4 @@ async def _path(context: Context, body: PinBody, plain: Json) -> Tokens:
 
 
 def _array(tokens: tuple[int, ...]) -> Tokens:
-    return np.array(tokens, np.int32)
+    return plain(np.array(tokens, np.int32))

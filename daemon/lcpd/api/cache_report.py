@@ -14,10 +14,20 @@ Json = dict[str, Any]
 
 
 def header(report: CacheReport) -> str:
-    """One line: ``hit=7; vram=7; shared=0; ram=0; computed=3; why="diverged@7:2,last-token:1"``."""
-    counts = {"hit": report.begin, "vram": report.vram, "shared": report.shared, "ram": report.ram}
-    numbers = "; ".join(f"{name}={count}" for name, count in {**counts, "computed": report.computed}.items())
+    """One line: ``hit=7; vram=7; shared=0; ram=0; disk=0; computed=3; why="diverged@7:2,last-token:1"``."""
+    numbers = "; ".join(f"{name}={count}" for name, count in _counts(report).items())
     return f'{numbers}; why="{",".join(map(_word, report.reasons))}"'
+
+
+def _counts(report: CacheReport) -> Json:
+    return {
+        "hit": report.begin,
+        "vram": report.vram,
+        "shared": report.shared,
+        "ram": report.ram,
+        "disk": report.disk,
+        "computed": report.computed,
+    }
 
 
 def _word(reason: Recomputed) -> str:
@@ -28,11 +38,7 @@ def _word(reason: Recomputed) -> str:
 def brief(report: CacheReport) -> Json:
     """For ``timings``: counts, and ranges with their reasons."""
     return {
-        "hit": report.begin,
-        "vram": report.vram,
-        "shared": report.shared,
-        "ram": report.ram,
-        "computed": report.computed,
+        **_counts(report),
         "why": [_range(reason) for reason in report.reasons],
     }
 

@@ -9,11 +9,14 @@ from aiohttp import web
 from lcpd.anticipation.driver import Anticipator
 from lcpd.api.clients import ToolUsers
 from lcpd.cache.cache import PromptCache
+from lcpd.cache.isolation import Isolation
+from lcpd.cache.tier import DiskTier
 from lcpd.chat.client import ChatClient
 from lcpd.config import Settings
 from lcpd.engine.supervisor import Supervisor
 from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
+from lcpd.sleep import Sleeper
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Context:
     cache: PromptCache
     chat: ChatClient
     metrics: Metrics
+    sleeper: Sleeper
     model_id: str
     model_names: frozenset[str]
     """Every name that a request's `model` may have."""
@@ -33,6 +37,10 @@ class Context:
     """Unix seconds."""
     anticipator: Anticipator | None = None
     """None where nothing is to be computed ahead."""
+    disk: DiskTier | None = None
+    """None where nothing is written to disk."""
+    isolation: Isolation | None = None
+    """None where all keys share what was computed."""
     api_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
     admin_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
     """Taken where API keys are, too."""

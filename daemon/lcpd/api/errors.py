@@ -95,6 +95,11 @@ def internal(message: str) -> ApiError:
     return ApiError(500, message, type="server_error", code="engine_error")
 
 
+def quarantined(message: str) -> ApiError:
+    """500: the request is believed to crash the engine.  No Retry-After: it would only come back."""
+    return ApiError(500, message, type="server_error", code="request_quarantined")
+
+
 _NAMED = re.compile(r"\b[Ff]ield '(\w+)'")
 _WORDS = re.compile(r"\w+")
 

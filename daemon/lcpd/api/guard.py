@@ -12,8 +12,8 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-OPEN_PATHS = ("/", "/health")
-"""Answered without a key."""
+OPEN_PATHS = ("/", "/health", "/openapi.json", "/docs")
+"""Answered without a key: nothing there is about a user or a prompt."""
 
 
 def host_is_allowed(host: str, bind: str, allowed: Collection[str]) -> bool:
@@ -33,6 +33,16 @@ def host_is_allowed(host: str, bind: str, allowed: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches a server that listens on `address`; other names than localhost do not count."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _parses(host: str) -> bool:

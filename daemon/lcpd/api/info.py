@@ -11,16 +11,17 @@ from prometheus_client.exposition import choose_encoder
 from lcpd import __version__
 from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import unknown_model
+from lcpd.api.limits import limits_of
 from lcpd.engine.supervisor import State
 
 Json = dict[str, Any]
 
 
 async def health(request: web.Request) -> web.Response:
-    """200 when a token can be generated, 503 with the reason until then."""
+    """200 when a token can be generated or the engine sleeps, 503 with the reason until then."""
     context = request.app[CONTEXT]
     body = health_report(context)
-    return web.json_response(body, status=200 if body["status"] in ("ok", "degraded") else 503)
+    return web.json_response(body, status=200 if body["status"] in ("ok", "degraded", "sleeping") else 503)
 
 
 def health_report(context: Context) -> Json:
@@ -33,6 +34,8 @@ def health_report(context: Context) -> Json:
         reason = context.chat.failure or "the chat process is being restarted"
     elif status == "degraded":
         reason = "the decode loop makes no progress"
+    if status == "ok" and supervisor.shrunk:
+        status, reason = "degraded", supervisor.shrunk
     report: Json = {
         "status": status,
         "model": context.model_id,
@@ -41,6 +44,9 @@ def health_report(context: Context) -> Json:
         "restarts": supervisor.restarts,
         "chat": "ready" if context.chat.ready else "down",
     }
+    if context.disk is not None:
+        disk = context.disk.stats()
+        report["disk"] = {"status": disk.state, **({"reason": disk.reason} if disk.reason else {})}
     if status == "loading":
         report["progress"] = round(supervisor.progress, 3)
     if status in ("restarting", "failed", "degraded"):
@@ -82,6 +88,7 @@ def _model(context: Context) -> Json:
         entry |= {
             "context_length": info.n_ctx,
             "max_model_len": info.n_ctx,
+            "limits": asdict(limits_of(info.n_ctx)),
             "meta": {
                 "n_ctx": info.n_ctx,
                 "n_ctx_train": info.n_ctx_train,

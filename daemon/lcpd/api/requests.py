@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from lcpd.api.errors import (
     blamed_field,
     internal,
     overloaded,
+    quarantined,
     timed_out,
     too_long,
     unavailable,
@@ -28,17 +29,18 @@ from lcpd.api.errors import (
 )
 from lcpd.api.sampling import choices, for_choice
 from lcpd.api.turn import Turn
+from lcpd.cache.isolation import marked
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Rendered
 from lcpd.engine.protocol import unpack
 from lcpd.scheduler.generation import (
-    EngineDied,
     EngineFailed,
     Generation,
     GenerationFailed,
     GenerationRefused,
     Priority,
     Prompt,
+    Quarantined,
     QueueFull,
     QueueTimedOut,
 )
@@ -83,8 +85,8 @@ def api_errors(default_field: str, body: Collection[str] = ()) -> Iterator[None]
         raise timed_out(str(error), error.retry_after) from error
     except (ChatUnavailable, EngineFailed) as error:
         raise unavailable(str(error), retry_after=30) from error
-    except EngineDied as error:
-        raise unavailable(f"{error}. Please send the request again.") from error
+    except Quarantined as error:
+        raise quarantined(str(error)) from error
     except GenerationFailed as error:
         raise internal(str(error)) from error
 
@@ -97,6 +99,10 @@ class Terms:
     priority: Priority
     choices: int = 1
     min_tokens: int = 0
+    store: bool = True
+    """Whether anything of it may be kept when it has left its slot."""
+    scope: int = 0
+    """Number of the key that it shares what is computed with; 0: all keys (:mod:`lcpd.cache.isolation`)."""
     name: str = ""
     """The id of the reply, and of its cache report; those of further replies are called name.1, name.2, ..."""
 
@@ -105,12 +111,30 @@ def chat_terms(request: web.Request, plain: Json) -> Terms:
     """The terms of a chat of any dialect.  Raises ApiError."""
     client = _client(request, plain)
     usual = request.app[CONTEXT].tool_users.priority(client, has_tools=bool(plain.get("tools")))
-    return Terms(client.conversation, stated_priority(request.headers, plain) or usual)
+    return _terms(request, client, stated_priority(request.headers, plain) or usual)
 
 
 def completion_terms(request: web.Request, plain: Json) -> Terms:
     """The terms of a text completion, which has no tools in any case.  Raises ApiError."""
-    return Terms(_client(request, plain).conversation, stated_priority(request.headers, plain) or "interactive")
+    return _terms(request, _client(request, plain), stated_priority(request.headers, plain) or "interactive")
+
+
+def _terms(request: web.Request, client: Client, priority: Priority) -> Terms:
+    return Terms(client.conversation, priority, store=stores(request.headers), scope=scope_of(request))
+
+
+def scope_of(request: web.Request) -> int:
+    """Number of the key that a request shares what is computed with; 0: all keys."""
+    isolation = request.app[CONTEXT].isolation
+    return isolation.number(request.get(KEY)) if isolation else 0
+
+
+def stores(headers: Mapping[str, str]) -> bool:
+    """Whether a request lets anything of it be kept.  Raises ApiError for a header that says something else."""
+    wish = headers.get("x-lcpd-cache")
+    if wish is not None and wish.strip().lower() != "no-store":
+        raise bad_request(f"x-lcpd-cache can be no-store, not {wish!r}.", "x-lcpd-cache")
+    return wish is None
 
 
 def named(terms: Terms, kind: str) -> Terms:
@@ -145,21 +169,23 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms)
         if wanted == 0:
             raise bad_request("At least 1 token must be asked for; -1 is no limit.", "max_tokens")
         prompt = Prompt(
-            tokens=tokens,
+            tokens=marked(tokens, terms.scope),
             spans=spans_of(rendered),
             sampling=rendered.sampling,
             max_tokens=min(wanted, room) if wanted > 0 else room,
             min_tokens=min(terms.min_tokens, room),
             priority=terms.priority,
             client=terms.client,
+            store=terms.store,
         )
-        if context.anticipator is not None:
+        if context.anticipator is not None and prompt.store:
             context.anticipator.begun(prompt)
         generations: list[Generation] = []
         try:
             for index in range(terms.choices):
                 sampling = for_choice(rendered.sampling, index)
-                name = f"{terms.name}.{index}" if index else terms.name
+                # A report tells tokens, so none is kept of what is not to be kept.
+                name = (f"{terms.name}.{index}" if index else terms.name) if terms.store else ""
                 generations.append(context.dispatcher.submit(replace(prompt, sampling=sampling, name=name)))
         except BaseException:
             for generation in generations:
@@ -173,6 +199,8 @@ def look_ahead(context: Context, asked: Asked, turns: Sequence[Turn]) -> None:
     turn = turns[0]
     finished = turn.finished
     if context.anticipator is None or len(turns) > 1 or finished is None or finished.done.reason == "cancelled":
+        return
+    if not turn.generation.prompt.store:
         return
     generated = np.array(turn.generated, np.int32)
     context.anticipator.finished(FinishedTurn(asked, turn.generation.prompt, generated, finished.message))

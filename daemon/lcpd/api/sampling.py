@@ -92,10 +92,10 @@ class By:
 Rule = Number | Whole | Flag | Only | By
 
 # Names as llama.cpp takes them: canonical ones, and its other spellings of them.
-_SAMPLERS = ("dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "penalties", "adaptive_p")
-_SAMPLER_NAMES = {spelling for name in _SAMPLERS for spelling in (name, name.replace("_", "-"), name.replace("_", ""))}
+SAMPLERS = ("dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "penalties", "adaptive_p")
+_SAMPLER_NAMES = {spelling for name in SAMPLERS for spelling in (name, name.replace("_", "-"), name.replace("_", ""))}
 _SAMPLER_NAMES |= {"nucleus", "temp", "typ"}
-_SAMPLER_LETTERS = "dkypsmtxea"
+SAMPLER_LETTERS = "dkypsmtxea"
 _MAX_SAMPLERS = 32
 _MAX_BIASES = 10_000
 _BIAS = Number(-10_000, 10_000)
@@ -113,12 +113,12 @@ def _samplers(value: Any) -> str | None:
     names = list(value) if isinstance(value, str | list) else None
     if names is None or not all(isinstance(name, str) for name in names) or len(names) > _MAX_SAMPLERS:
         return f"must be a list of at most {_MAX_SAMPLERS} names, or a string of letters"
-    known = _SAMPLER_LETTERS if isinstance(value, str) else _SAMPLER_NAMES
+    known = SAMPLER_LETTERS if isinstance(value, str) else _SAMPLER_NAMES
     for name in names:
         if name.lower() in ("infill", "i"):
             return "cannot have infill: its time grows with the square of the vocabulary"
         if (name if isinstance(value, str) else name.lower()) not in known:
-            offered = f"the letters {_SAMPLER_LETTERS}" if isinstance(value, str) else ", ".join(_SAMPLERS)
+            offered = f"the letters {SAMPLER_LETTERS}" if isinstance(value, str) else ", ".join(SAMPLERS)
             return f"has no sampler {_shown(name)}; there are {offered}"
     return None
 

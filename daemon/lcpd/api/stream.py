@@ -54,10 +54,10 @@ async def with_heartbeats(
             except StopAsyncIteration:
                 return
     finally:
-        if following and not following.done():
+        if following:
             following.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await following
+            # It may have ended while this was being cancelled; nobody else would look at how.
+            await asyncio.gather(following, return_exceptions=True)
 
 
 async def merged(sources: Sequence[AsyncIterator[Item]]) -> AsyncIterator[tuple[int, Item]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lcpd.api import cache_report
+from lcpd.cache.isolation import plain
 from lcpd.chat import replay
 from lcpd.chat.client import ChatClient, Reply
 from lcpd.chat.protocol import Rendered
@@ -152,15 +153,16 @@ class Turn:
 
     def _remember(self, done: Done) -> None:
         """Before the client can send the reply back: the chat process takes one call after the other."""
-        if not self.remembers or done.reason not in ("stop", "length"):
+        if not self.remembers or not self.generation.prompt.store or done.reason not in ("stop", "length"):
             return
         prompt = self.generation.prompt
+        tokens = plain(prompt.tokens)
         start = replay.reply_start([(span.role, span.begin) for span in prompt.spans])
         if start is not None:
             generated = self.generated[:-1] if done.reason == "stop" else self.generated
-            opening = prompt.tokens[start:]
+            opening = tokens[start:]
             reply = np.concatenate([opening, np.array(generated, np.int32)])
-            self.chat.remember(replay.digest(prompt.tokens[:start]), reply)
+            self.chat.remember(replay.digest(tokens[:start]), reply)
 
 
 def headers(name: str, usage: Usage) -> dict[str, str]:

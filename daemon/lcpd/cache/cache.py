@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from lcpd.cache.eviction import PayloadNode
 from lcpd.cache.history import History, LossReason, Past, went_on
 from lcpd.cache.holdings import Holdings, reach
 from lcpd.cache.payloads import Payload
+from lcpd.cache.retention import Economics, Kind
 from lcpd.cache.tree import Tree, draw
 from lcpd.cache.trie import Match, Trie
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens
@@ -59,6 +61,35 @@ class Pin:
     payloads: list[Payload] = field(default_factory=list)
 
 
+@dataclass(frozen=True, eq=False)
+class Resident:
+    """A piece of state in the arena."""
+
+    kind: Kind
+    begin: int
+    """First item of a segment; of a checkpoint its position."""
+    tokens: Tokens
+    """The path up to its end; it may go on from the path that was asked for in another way."""
+    payload: Payload
+    forks: bool
+    """Of a checkpoint: whether paths part there."""
+
+    @property
+    def end(self) -> int:
+        """Position after its last item."""
+        return len(self.tokens)
+
+
+class Observer(Protocol):
+    """Who wants to know what comes into the prompt cache, and is called from within its methods."""
+
+    def kept(self, tokens: Tokens) -> None:
+        """The state at the end of this path is in the arena now."""
+
+    def used(self, tokens: Tokens) -> None:
+        """A request came along this path."""
+
+
 class PromptCache:
     """Owner of the trie and of all that lies in the arena.  For one thread."""
 
@@ -72,6 +103,8 @@ class PromptCache:
         self._clock = clock
         self._segment_bytes = (0, 0)
         self._checkpoint_bytes = 0
+        self.observer: Observer | None = None
+        """Set by whoever wants to be told."""
 
     def configure(self, *, segment_bytes: tuple[int, int], checkpoint_bytes: int) -> None:
         """Take the bounds from ModelInfo.  Nothing is reserved for a kind of state whose bound is 0, as at first."""
@@ -81,6 +114,11 @@ class PromptCache:
     def measured(self, seconds_per_token: float) -> None:
         """What computing a token takes on this machine: the measure of what keeping it is worth."""
         self._holdings.economics = replace(self._holdings.economics, seconds_per_token=seconds_per_token)
+
+    @property
+    def economics(self) -> Economics:
+        """What computing costs on this machine."""
+        return self._holdings.economics
 
     @property
     def needs_segments(self) -> bool:
@@ -202,6 +240,8 @@ class PromptCache:
     def touch(self, tokens: Tokens) -> None:
         """A request came along this path: counts for retention."""
         self._mark_used(tokens, 1)
+        if self.observer is not None:
+            self.observer.used(tokens)
 
     def pin(self, tokens: Tokens, end: int) -> Pin:
         """Keep the bytes of what a command reads: the segments below `end` and the checkpoint at exactly `end`.
@@ -260,11 +300,14 @@ class PromptCache:
             self._store.give_back(extent)
             return
         node = self._trie.insert(tokens)
-        if node.checkpoint is None:
+        new = node.checkpoint is None
+        if new:
             node.checkpoint = self._store.keep(extent, piece)
         else:
             self._store.give_back(extent)
         self._mark_used(tokens, 0)
+        if new and self.observer is not None:
+            self.observer.kept(tokens)
 
     def plan_save(self, tokens: Tokens, end: int) -> list[Cut]:
         """Ranges of tokens[:end] that are not in the arena, with room reserved for them.
@@ -298,9 +341,21 @@ class PromptCache:
                 last = self._trie.attach(last, tokens[cut.begin : cut.end], payload)
             else:
                 last = self._holdings.add_segment(tokens[: cut.end], cut.begin, payload)
-        if last is not None:
-            self._mark_used(tokens[: last.end], 0)
+        end = last.end if last is not None else 0
+        self._mark_used(tokens[:end], 0)
         self._holdings.tidy()
+        if end and self.observer is not None:
+            self.observer.kept(tokens[:end])
+
+    def reserve(self, tokens: Tokens, size: int) -> Extent | None:
+        """Room for `size` bytes of state that goes on from this path, which stays until they are kept or given back.
+
+        What is worth least is evicted for it; None where there is none.
+        """
+        chain = self._trie.coverage(tokens)
+        extent = self._holdings.make_room(size, chain[-1][0].segment if chain else None)
+        self._holdings.tidy()
+        return extent
 
     def give_back(self, extent: Extent) -> None:
         """A reserved extent will not be written to any more.  ValueError where it is not reserved."""
@@ -309,6 +364,52 @@ class PromptCache:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the trie is sound and every byte in use belongs to one payload or reservation."""
         self._holdings.check_integrity()
+
+    # ---- copying it, or getting rid of it ----------------------------------------------------------------
+
+    def residents(self, tokens: Tokens) -> list[Resident]:
+        """What the arena holds along a path: the segments that cover it from 0 on without a gap, then checkpoints."""
+        found: list[Resident] = []
+        for node, upto in self._trie.coverage(tokens):
+            assert node.segment is not None
+            path = np.concatenate([tokens[: node.begin], node.covers]) if node.covers_end > upto else tokens[:upto]
+            found.append(Resident("segment", node.begin, path, node.segment, forks=False))
+        for node in _checkpoint_nodes(self._trie.match(tokens)):
+            assert node.checkpoint is not None
+            forks = len(node.children) > 1
+            found.append(Resident("checkpoint", node.end, tokens[: node.end], node.checkpoint, forks))
+        return found
+
+    def view(self, payload: Payload) -> memoryview:
+        """The bytes of a payload that is pinned, or of one that nothing has happened to meanwhile."""
+        return self._store.arena.view(payload.piece.extent)
+
+    def room(self, extent: Extent) -> memoryview:
+        """The writable bytes of a reserved extent."""
+        return self._store.arena.view(extent)
+
+    def ends(self) -> list[Tokens]:
+        """The paths that nothing goes on from."""
+        leaves = [node for node in self._trie.nodes() if not node.children]
+        return [np.concatenate([_before(leaf), leaf.edge]) for leaf in leaves]
+
+    def purge(self) -> int:
+        """Drop everything that is offered, pinned conversations too, and forget all prompts; returns the bytes.
+
+        What commands in flight read or write goes on being theirs.
+        """
+        self._holdings.release_all()
+        size = 0
+        for node in list(self._trie.nodes())[::-1]:
+            for payload in (node.segment, node.checkpoint):
+                size += payload.bytes if payload is not None else 0
+            if node.segment is not None:
+                self._holdings.drop_segment(node, "purged")
+            if node.checkpoint is not None:
+                self._holdings.drop_checkpoint(node, "purged")
+        self._holdings.tidy()
+        self._history = History(clock=self._clock)
+        return size
 
     # ---- carrying it over to the next daemon -------------------------------------------------------------
 

@@ -82,6 +82,10 @@ class Holdings:
         """Undo a `hold`; False where there is none of this number."""
         return self._held.pop(number, None) is not None
 
+    def release_all(self) -> None:
+        """Undo every `hold`."""
+        self._held.clear()
+
     def holds(self) -> dict[int, Tokens]:
         """The paths that are held, by number."""
         return dict(self._held)

@@ -134,7 +134,7 @@ class ChatClient:
         self.failure: str | None = None
         """Why the last start failed; None when it did not."""
         self.info: dict[str, Any] = {}
-        """The template's facts, from the process: ``caps``, ``supports_thinking``, ``source``..."""
+        """The facts of `Opened.info`, from the process: ``caps``, ``supports_thinking``, ``source``..."""
 
     @property
     def ready(self) -> bool:
@@ -190,8 +190,8 @@ class ChatClient:
         """A text completion's prompt as tokens, its fields checked."""
         return await self._call(p.Complete(next(self._ids), prompt, body), p.Rendered)
 
-    async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> bytes:
-        """A text's tokens, packed."""
+    async def tokenize(self, text: str | list[str | int], add_special: bool, parse_special: bool) -> bytes:
+        """The tokens of a text, or of texts and tokens in turn, packed."""
         call = p.Tokenize(next(self._ids), text, add_special, parse_special)
         return (await self._call(call, p.Tokenized)).tokens
 
@@ -199,6 +199,14 @@ class ChatClient:
         """The texts of runs of tokens, special tokens included."""
         call = p.Detokenize(next(self._ids), [pack(run) for run in runs])
         return (await self._call(call, p.Texts)).texts
+
+    async def spell(self, tokens: Tokens) -> list[bytes]:
+        """The bytes of each token, special tokens included; raises ChatRefused for what is no token."""
+        return (await self._call(p.Spell(next(self._ids), pack(tokens)), p.Spelled)).pieces
+
+    async def template(self, body: bytes) -> str:
+        """The prompt's text for a chat body, as the template writes it."""
+        return (await self._call(p.Template(next(self._ids), body), p.Templated)).prompt
 
     def remember(self, prompt: bytes, reply: Tokens) -> None:
         """Have later renderings repeat a reply as it was generated (:mod:`lcpd.chat.replay`).

@@ -53,11 +53,12 @@ class Complete(Message, frozen=True, tag="complete"):
 
 
 class Tokenize(Message, frozen=True, tag="tokenize"):
-    """Tokens of a text.  Answered by Tokenized."""
+    """Tokens of a text, or of texts and tokens in turn.  Answered by Tokenized."""
 
     call: int
-    text: str
+    text: str | list[str | int]
     add_special: bool
+    """Where it begins with a text: add what the model wants at a prompt's ends."""
     parse_special: bool
 
 
@@ -66,6 +67,20 @@ class Detokenize(Message, frozen=True, tag="detokenize"):
 
     call: int
     runs: list[bytes]
+
+
+class Spell(Message, frozen=True, tag="spell"):
+    """The bytes of each of these tokens, special tokens included; they may be any numbers.  Answered by Spelled."""
+
+    call: int
+    tokens: bytes
+
+
+class Template(Message, frozen=True, tag="template"):
+    """The prompt's text for a chat body, neither tokenised nor checked further.  Answered by Templated."""
+
+    call: int
+    body: bytes
 
 
 class Remember(Message, frozen=True, tag="remember"):
@@ -101,7 +116,7 @@ class Close(Message, frozen=True, tag="close"):
     stream: int
 
 
-ToChat = Open | Render | Complete | Tokenize | Detokenize | Remember | Push | Close
+ToChat = Open | Render | Complete | Tokenize | Detokenize | Spell | Template | Remember | Push | Close
 
 # ---- answers ---------------------------------------------------------------------------------------------
 
@@ -111,7 +126,8 @@ class Opened(Message, frozen=True, tag="opened"):
 
     call: int
     info: bytes
-    """JSON: the template's ``caps``, ``supports_thinking``, ``explicit`` and ``source``."""
+    """JSON: the template's ``caps``, ``supports_thinking``, ``explicit`` and ``source``; the vocabulary's ``bos_token``
+    and ``eos_token``, as texts; ``settings``: how is generated where a request says nothing, in llama-server's words."""
     n_vocab: int
 
 
@@ -153,6 +169,20 @@ class Texts(Message, frozen=True, tag="texts"):
     texts: list[str]
 
 
+class Spelled(Message, frozen=True, tag="spelled"):
+    """The bytes of the tokens, in order; single tokens need not be valid text."""
+
+    call: int
+    pieces: list[bytes]
+
+
+class Templated(Message, frozen=True, tag="templated"):
+    """The prompt's text."""
+
+    call: int
+    prompt: str
+
+
 class Deltas(Message, frozen=True, tag="deltas"):
     """What a push added to the reply."""
 
@@ -176,4 +206,4 @@ class Problem(Message, frozen=True, tag="problem"):
     message: str
 
 
-FromChat = Opened | Rendered | Tokenized | Texts | Deltas | Done | Problem
+FromChat = Opened | Rendered | Tokenized | Texts | Spelled | Templated | Deltas | Done | Problem

@@ -62,7 +62,10 @@ class Service:
 
     def opened(self, call: int) -> p.Opened:
         """The answer to Open."""
-        return p.Opened(call, msgspec.json.encode(self._chat.info()), self._model.n_vocab)
+        bos, eos = self._model.text_marks
+        settings = bridge.Request(self._params, self._model.handle, b"{}").info()["settings"]
+        info = {**self._chat.info(), "bos_token": bos, "eos_token": eos, "settings": settings}
+        return p.Opened(call, msgspec.json.encode(info), self._model.n_vocab)
 
     def answer(self, call: p.ToChat) -> p.FromChat:
         """The answer to any later call; refusals are Problem."""
@@ -82,10 +85,13 @@ class Service:
             case p.Complete():
                 return self._rendered(call.call, call.prompt, msgspec.json.decode(call.body))
             case p.Tokenize():
-                tokens = self._model.tokenize(call.text, call.add_special, call.parse_special)
-                return p.Tokenized(call.call, pack(tokens))
+                return p.Tokenized(call.call, pack(self._tokenize(call)))
             case p.Detokenize():
                 return p.Texts(call.call, [self._bytes(unpack(run)).decode("utf-8", "replace") for run in call.runs])
+            case p.Spell():
+                return p.Spelled(call.call, self._spelled(self._checked(unpack(call.tokens).tolist())))
+            case p.Template():
+                return p.Templated(call.call, self._chat.apply(call.body)["prompt"])
             case p.Remember():
                 self._replays.remember(call.prompt, unpack(call.reply))
                 return p.Done(call.call)
@@ -186,6 +192,21 @@ class Service:
     def _bytes(self, tokens: Tokens) -> bytes:
         """Of what the daemon sends; all of it once came from this process or from the model."""
         return b"".join(self._model.piece(token, special=True) for token in tokens.tolist())
+
+    def _tokenize(self, call: p.Tokenize) -> Tokens:
+        parts = [call.text] if isinstance(call.text, str) else call.text
+        tokens = [
+            self._model.tokenize(part, call.add_special and not index, call.parse_special)
+            if isinstance(part, str)
+            else np.array([part], np.int32)
+            for index, part in enumerate(parts)
+        ]
+        return np.concatenate(tokens) if tokens else np.empty(0, np.int32)
+
+    def _spelled(self, tokens: Tokens) -> list[bytes]:
+        values = tokens.tolist()
+        pieces = {token: self._model.piece(token, special=True) for token in set(values)}
+        return [pieces[token] for token in values]
 
     def _tokenize_prompt(self, text: str, at_start: bool) -> Tokens:
         return self._model.tokenize(text, add_special=at_start, parse_special=True)

@@ -68,6 +68,19 @@ def unpin(daemon: Daemon, number: int) -> None:
     click.echo(f"pin {number} is undone")
 
 
+@cache.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def purge(daemon: Daemon, yes: bool) -> None:
+    """Forget all prompts: in RAM, pinned ones too, on disk, and in idle slots.  Needs an admin key."""
+    if not yes:
+        click.confirm(f"Remove everything that the daemon at {daemon.address} has cached?", abort=True)
+    purged = daemon.post("/cache/purge", {}, "purged")["purged"]
+    click.echo(f"RAM: {_size(purged['ram']['bytes'])} removed")
+    if "disk" in purged:
+        click.echo(f"disk: {purged['disk']['files']:,} files ({_size(purged['disk']['bytes'])}) removed")
+
+
 def _body(file: IO[bytes]) -> Json:
     data = file.read()
     try:
@@ -85,6 +98,8 @@ def _body(file: IO[bytes]) -> Json:
 def tree(view: Json) -> Group:
     """What ``GET /cache`` answered, to be printed."""
     shown: list[Any] = [_totals(view["ram"])]
+    if "disk" in view:
+        shown.append(escape(_on_disk(view["disk"])))
     root = Tree("prompts")
     nodes = {None: root}
     for branch in view["branches"]:
@@ -104,6 +119,14 @@ def _totals(ram: Json) -> str:
         f" {ram['tokens']:,} tokens in {ram['segments']:,} segments ({_size(ram['segment_bytes'])}),"
         f" {ram['checkpoints']:,} checkpoints ({_size(ram['checkpoint_bytes'])})"
     )
+
+
+def _on_disk(disk: Json) -> str:
+    share = 100 * disk["used"] / disk["size"]
+    line = f"disk: {_size(disk['used'])} of {_size(disk['size'])} used ({share:.0f} %) in {disk['files']:,} files"
+    if disk["queue"]:
+        line += f", {disk['queue']:,} conversations wait to be written"
+    return line + (f"; {disk['state']}: {disk['reason']}" if disk["reason"] else "")
 
 
 def _branch(branch: Json) -> str:
@@ -136,7 +159,7 @@ def _pins(pins: list[Json]) -> Table:
 
 def explained(report: Json) -> str:
     """What ``GET /cache/requests/ID`` answered, in words."""
-    tiers = [f"{report[tier]:,} {where}" for tier, where in _TIERS if report[tier]]
+    tiers = [f"{report[tier]:,} {where}" for tier, where in _TIERS if report.get(tier)]
     lines = [
         f"{report['id']}: {report['prompt']:,} tokens in the prompt, {report['hit']:,} of them not computed again"
         + (f" ({', '.join(tiers)})" if tiers else "")
@@ -148,7 +171,7 @@ def explained(report: Json) -> str:
     return "\n".join(lines)
 
 
-_TIERS = (("vram", "in its slot"), ("shared", "shared with another slot"), ("ram", "from RAM"))
+_TIERS = (("vram", "in its slot"), ("shared", "shared with another slot"), ("ram", "from RAM"), ("disk", "from disk"))
 
 
 def _why(part: Json) -> str:

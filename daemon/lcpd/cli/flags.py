@@ -42,8 +42,14 @@ def settings_flags(command: Command) -> Command:
     The values stay text here: the settings check them all the same way, whatever source they come from.
     """
     for name, flag in reversed(FLAGS.items()):
-        text = leaves()[name].description
-        command = click.option(flag, name.replace(".", "__"), metavar=_METAVARS.get(name, "N"), help=text)(command)
+        field, parameter = leaves()[name], name.replace(".", "__")
+        if field.annotation is bool:
+            command = click.option(
+                flag, parameter, is_flag=True, flag_value="true", default=None, help=field.description
+            )(command)
+        else:
+            metavar = _METAVARS.get(name, "N")
+            command = click.option(flag, parameter, metavar=metavar, help=field.description)(command)
     return click.option(
         "--config",
         "config_file",

@@ -14,10 +14,14 @@ COMMANDS = {
     "build": ("lcpd.cli.build", "build", "Compile llama.cpp and the bridge."),
     "cache": ("lcpd.cli.cache", "cache", "Show what the prompt cache holds, and why not more."),
     "config": ("lcpd.cli.config", "config", "Show the settings and where they come from."),
+    "connect": ("lcpd.cli.connect", "connect", "Configure a client for a running daemon."),
     "demo": ("lcpd.cli.demo", "demo", "Hold a conversation with real models and show what was reused."),
+    "doctor": ("lcpd.cli.connect", "doctor", "Check that a client is configured for a running daemon."),
     "pull": ("lcpd.cli.pull", "pull", "Download a model."),
     "serve": ("lcpd.cli.serve", "serve", "Run the daemon."),
+    "sleep": ("lcpd.cli.sleep", "sleep", "Free the engine's memory, and keep the prompt cache."),
     "slots": ("lcpd.cli.slots", "slots", "Show what the slots of a running daemon hold and do."),
+    "systemd": ("lcpd.cli.systemd", "systemd", "Install lcpd as a service of systemd."),
 }
 """Name to (module, attribute, summary).  The summaries are here so that ``lcpd --help`` imports no module."""
 

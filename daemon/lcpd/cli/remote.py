@@ -35,26 +35,26 @@ def daemon_flags(command: Command) -> Command:
 class Daemon:
     """A running daemon."""
 
-    def __init__(self, url: str | None, key_file: Path | None) -> None:
-        """Raises click.ClickException where the settings or the key file are wrong."""
+    def __init__(self, url: str | None, key_file: Path | None, admin: bool = True) -> None:
+        """`admin`: an admin's key does as well.  Raises click.ClickException where settings or key file are wrong."""
         server = load_settings(None, {}).settings.server
         self.address = (url or _own_address(server.host, server.port)).rstrip("/")
         # A key is for the daemon of the settings alone: others are not to learn it.
-        known = None if url else server.admin_key_file or server.api_key_file
-        self._key = _key(key_file or known)
+        known = None if url else (admin and server.admin_key_file) or server.api_key_file
+        self.key = _key(key_file or known)
 
     def get(self, path: str, expected: str) -> Json:
         """The JSON object at `path`, which has the field `expected`.  Raises click.ClickException."""
         return self._ask("GET", path, None, expected)
 
-    def post(self, path: str, body: Json, expected: str) -> Json:
-        """What a POST answers; as `get`."""
-        return self._ask("POST", path, body, expected)
+    def post(self, path: str, body: Json, expected: str, timeout: float = _TIMEOUT) -> Json:
+        """What a POST answers; as `get`.  `timeout` in seconds."""
+        return self._ask("POST", path, body, expected, timeout)
 
-    def _ask(self, method: str, path: str, body: Json | None, expected: str) -> Json:
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+    def _ask(self, method: str, path: str, body: Json | None, expected: str, timeout: float = _TIMEOUT) -> Json:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            response = httpx.request(method, f"{self.address}{path}", json=body, headers=headers, timeout=_TIMEOUT)
+            response = httpx.request(method, f"{self.address}{path}", json=body, headers=headers, timeout=timeout)
         except httpx.InvalidURL as error:
             raise click.ClickException(f"{self.address} is no address: {error}") from error
         except httpx.HTTPError as error:

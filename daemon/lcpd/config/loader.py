@@ -1,6 +1,6 @@
-"""Where settings come from: defaults, ``lcpd.toml``, the environment and flags, each beating the one before.
+"""Where settings come from: defaults, credentials that systemd passes, ``lcpd.toml``, the environment and flags.
 
-All problems of all sources are reported at once, one line each.
+Each beats the one before.  All problems of all sources are reported at once, one line each.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from lcpd.config.settings import Settings, leaves, sections
 from lcpd.paths import dirs
 
 PREFIX = "LCPD_"
-NOT_SETTINGS = frozenset({"LCPD_HOME", "LCPD_CONFIG"})
-"""Variables that say where files are; they are read elsewhere."""
+NOT_SETTINGS = frozenset({"LCPD_HOME", "LCPD_CONFIG", "LCPD_API_KEY"})
+"""Variables that are no settings: where files are, and the key that clients are told to send (`lcpd connect`)."""
+
+CREDENTIALS = {"server.api_key_file": "lcpd.api-keys", "server.admin_key_file": "lcpd.admin-keys"}
+"""Settings that are a file which the service manager may pass (LoadCredential=), and its name there."""
 
 FLAGS = {
     "server.host": "--host",
@@ -41,6 +44,7 @@ FLAGS = {
     "cache.dir": "--cache-dir",
     "cache.disk": "--cache-disk",
     "server.api_key_file": "--api-key-file",
+    "server.insecure": "--insecure",
 }
 """The settings that have a flag of ``lcpd serve``."""
 
@@ -61,7 +65,7 @@ class Loaded:
 
     settings: Settings
     origins: dict[str, str]
-    """For every ``section.key``: "default", "file PATH", "environment LCPD_..." or "flag --..."."""
+    """For every ``section.key``: "default", "credential NAME", "file PATH", "environment LCPD_..." or "flag --..."."""
 
 
 def load(config_file: Path | None, flags: Mapping[str, object], environ: Mapping[str, str]) -> Loaded:
@@ -80,6 +84,9 @@ def load(config_file: Path | None, flags: Mapping[str, object], environ: Mapping
             values.setdefault(section, {}).update(keys)
         origins.update(origin)
 
+    for name, file in _credentials(environ).items():
+        section, key = name.split(".")
+        add({section: {key: file}}, {name: f"credential {file.name}"})
     path = _config_path(config_file, environ)
     if path is not None:
         tree = _read_file(path, problems)
@@ -98,6 +105,13 @@ def load(config_file: Path | None, flags: Mapping[str, object], environ: Mapping
     if problems:
         raise ConfigError(problems)
     return Loaded(settings, origins)
+
+
+def _credentials(environ: Mapping[str, str]) -> dict[str, Path]:
+    """The files among ``CREDENTIALS`` that were passed."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    files = {name: Path(folder) / file for name, file in CREDENTIALS.items()} if folder else {}
+    return {name: file for name, file in files.items() if file.is_file()}
 
 
 def _config_path(config_file: Path | None, environ: Mapping[str, str]) -> Path | None:

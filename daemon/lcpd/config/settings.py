@@ -39,6 +39,7 @@ StringList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 FloatList = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split_commas)]
 UserPath = Annotated[Path, AfterValidator(_expand_user)]
 Seconds = Annotated[float, Field(gt=0, le=86400, json_schema_extra={"unit": "seconds"})]
+SecondsOrNever = Annotated[float, Field(ge=0, le=86400, json_schema_extra={"unit": "seconds"})]
 
 
 def size_field(default: int, *, low: int = 0, high: int = LARGEST, description: str) -> Any:
@@ -78,6 +79,11 @@ class ServerSettings(Section):
         description="File with keys, one a line, for what shows texts of prompts or changes the prompt cache."
         " They are API keys too. Unset: nobody may do that.",
     )
+    insecure: bool = Field(
+        default=False,
+        description="Answer other machines without asking for an API key; otherwise a host that they can reach is"
+        " refused without api_key_file.",
+    )
     allowed_hosts: StringList = Field(
         default=(),
         description="Values of the Host header to accept besides the loopback names and the bind address.",
@@ -101,6 +107,13 @@ class ServerSettings(Section):
     queue_size: int = Field(
         default=64, ge=1, le=65536, description="Requests that may wait for a slot; further ones are refused."
     )
+    responses: int = Field(
+        default=1000,
+        ge=0,
+        le=2**20,
+        description="Responses kept in memory to be continued with previous_response_id, or fetched; 0 = none.",
+    )
+    responses_size: Size = size_field(64 * 2**20, description="Memory for them; the least recently used go first.")
 
 
 class ModelSettings(Section):
@@ -170,7 +183,7 @@ class ModelSettings(Section):
         ge=0,
         le=1024,
         description="Checkpoints that a prompt leaves in the prompt cache at most, on recurrent and sliding-window"
-        " models; 0 = none.",
+        " models, besides one every cache.checkpoint_interval; 0 = none at all.",
     )
 
     @field_validator("flash_attn")
@@ -239,9 +252,17 @@ class EngineSettings(Section):
         default=30.0, description="Longest wait before a restart; not less than restart_backoff."
     )
     crash_limit: int = Field(
-        default=5, ge=1, le=1000, description="Crashes within crash_window after which no restart is tried."
+        default=5,
+        ge=1,
+        le=1000,
+        description="Crashes within crash_window, with nothing computed in between, after which no restart is tried.",
     )
     crash_window: Seconds = Field(default=120.0, description="Time over which crashes are counted.")
+    sleep_after: SecondsOrNever = Field(
+        default=0.0,
+        description="Time without a request after which the engine is stopped to free its memory; the next request"
+        " starts it again. 0 = never.",
+    )
     log_lines: int = Field(
         default=200, ge=1, le=100000, description="Last lines of the worker's log kept for error messages."
     )
@@ -283,6 +304,14 @@ class CacheSettings(Section):
         json_schema_extra={"unit": "tokens"},
         description="Distance between checkpoints of a long prompt on recurrent and sliding-window models.",
     )
+    save_after: SecondsOrNever = Field(
+        default=5.0,
+        description="Idle time after which what a slot holds is saved to RAM too, so that a crash does not cost it;"
+        " 0 = not before its place is needed.",
+    )
+    save_every: SecondsOrNever = Field(
+        default=30.0, description="How often the tail of a running reply is saved to RAM; 0 = never."
+    )
     replay: bool = Field(
         default=True,
         description="Whether a reply that comes back in a conversation is taken as the tokens that were generated,"
@@ -295,12 +324,29 @@ class CacheSettings(Section):
     dir: UserPath | None = Field(
         default=None,
         examples=["/var/cache/lcpd/prompts"],
-        description="Reserved, accepted but not used yet: the folder of the prompt cache's disk tier."
-        " Unset: prompts in lcpd's cache folder.",
+        description="Folder of the prompt cache's disk tier, for this daemon alone. Unset: prompts in lcpd's cache"
+        " folder.",
     )
     disk: Size = size_field(
         0,
-        description="Reserved, accepted but not used yet: the disk space that the prompt cache may use.",
+        description="Disk space for the prompt cache, never more than this; 0 = nothing is written to disk. What is"
+        " there can be read by who can read the folder: token ids are as good as texts.",
+    )
+    disk_floor: Size = size_field(
+        2 * 2**30,
+        description="Space that stays free on the file system: nothing is written that would leave less.",
+    )
+    write_budget: Size = size_field(
+        64 * 2**30,
+        description="What may be written to disk in 24 hours, to spare an SSD; 0 = no limit.",
+    )
+    ttl: Annotated[float, Field(ge=0, le=36500, json_schema_extra={"unit": "days"})] = Field(
+        default=30.0,
+        description="Time since its last use after which what is on disk is removed; 0 = never.",
+    )
+    isolate: Literal["off", "key"] = Field(
+        default="off",
+        description="key: what was computed for one API key is never used for another one, in slots, RAM and on disk.",
     )
 
 

@@ -35,14 +35,15 @@ from lcpd.engine import protocol as p
 from lcpd.engine.batches import Batches
 from lcpd.engine.batching import Prefill, plan
 from lcpd.engine.commands import CommandQueue, Pieces
+from lcpd.engine.damage import DamagedPiece
 from lcpd.engine.job import Job
 from lcpd.engine.outbox import Outbox
 from lcpd.engine.pace import Pace
 from lcpd.engine.reply import Replies, Verdict
 from lcpd.engine.sampling import Picker
-from lcpd.engine.state import DamagedPiece, StateMover, Stopwatch
+from lcpd.engine.state import StateMover, Stopwatch
 from lcpd.native.bridge import BridgeError, Params
-from lcpd.native.context import CacheFull, Context, DecodeError, StateError
+from lcpd.native.context import CacheFull, Context, DecodeError, OutOfMemory, StateError
 from lcpd.native.model import Model
 
 Send = Callable[[p.FromWorker], None]
@@ -186,10 +187,10 @@ class DecodeLoop:
     # ---- commands that take effect at once -------------------------------------------------------------
 
     def mark(self, command: p.Mark) -> None:
-        """Take one more checkpoint of a request, unless its prefill has passed the position."""
+        """Take one more checkpoint of a request, unless it has passed the position."""
         if queued := self._queued.get(command.request):
             queued.marks[command.position] = command.extent
-        elif (job := self._jobs.get(command.request)) and job.done <= command.position <= job.prefill_end:
+        elif (job := self._jobs.get(command.request)) and job.done <= command.position:
             job.checkpoints[command.position] = command.extent
             self._take_checkpoint(job)
 
@@ -222,11 +223,13 @@ class DecodeLoop:
 
         While replies run, one piece of heavy work at most is done; otherwise as much as fits `max_stall`.
         """
+        begun = time.monotonic()
         if self._commands:
             pieces = 1 if any(not job.prefilling for job in self._jobs.values()) else sys.maxsize
             self._commands.advance(pieces, self._pace.max_stall)
+        copying = time.monotonic() - begun
         self._decode_replies()
-        self._prefill()
+        self._prefill(copying)
         if self._cells_needed and not self._commands:  # commands may free cells
             self._send(p.Starved(self._cells_needed))
             self._cells_needed = 0
@@ -241,6 +244,8 @@ class DecodeLoop:
         except CacheFull:
             self._starve(jobs, len(jobs))
             return
+        except OutOfMemory:
+            raise  # to be started again with less is all that helps
         except DecodeError as error:
             self._fail(jobs, "compute", str(error))
             return
@@ -250,13 +255,14 @@ class DecodeLoop:
         self._sample(jobs, list(range(len(jobs))))
         self._pace.observe_decode(time.monotonic() - begun)
 
-    def _prefill(self) -> None:
+    def _prefill(self, copying: float) -> None:
+        """Prefill; `copying`: seconds that this step has spent on commands."""
         waiting = [job for job in self._jobs.values() if job.prefilling and not job.starved]
         if not waiting:
             return
         replies_run = any(not job.prefilling for job in self._jobs.values())
         prefills = [Prefill(job.request, job.priority, job.turn, job.done, job.next_cut()) for job in waiting]
-        for chunk in plan(prefills, self._pace.budget(replies_run)):
+        for chunk in plan(prefills, self._pace.budget(replies_run, copying)):
             job = self._jobs[chunk.request]
             if not self._prefill_chunk(job, chunk.end) or not job.prefilling:
                 break  # no cells are left, or another reply runs from now on, which the budget does not know
@@ -273,6 +279,8 @@ class DecodeLoop:
         except CacheFull:
             self._starve([job], size)
             return False
+        except OutOfMemory:
+            raise
         except DecodeError as error:
             self._fail([job], "compute", str(error))
             return True
@@ -316,6 +324,8 @@ class DecodeLoop:
         extent = job.checkpoints.pop(job.done, None)
         if extent is None:
             return
+        if not job.prefilling:
+            self._outbox.flush(time.monotonic())  # the daemon has to know of which tokens this is the state
         try:
             piece = self._mover.checkpoint(job.seq, extent)
         except (StateError, ArenaError):

@@ -34,11 +34,11 @@ class Pace:
     decode_seconds: float = 0.0
     """What a decode call for all running replies takes, sampling included."""
 
-    def budget(self, replies_run: bool) -> Budget:
-        """What the next step may prefill."""
+    def budget(self, replies_run: bool, spent: float = 0.0) -> Budget:
+        """What a step may prefill that has `spent` seconds on other things than decoding."""
         aligned = self.alignment > 1
         if replies_run:
-            left = max(self.max_stall - self.decode_seconds, 0.0) * MARGIN
+            left = max(self.max_stall - self.decode_seconds - spent, 0.0) * MARGIN
             unit = min(self.alignment if aligned else UNIT, self.n_batch)
         else:
             left = TARGET_SECONDS

@@ -5,28 +5,56 @@ Times are seconds of one monotonic clock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from lcpd.engine.protocol import Beat
+
+KILLS_FOR_A_CRASH = 5
+"""SIGKILL comes from outside, and says little about the worker: so many deaths by it count as one crash."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of one life of the worker."""
+
+    at: float
+    computed: bool = False
+    """Whether it had computed something for a request: a batch of a prompt, or a token."""
+    killed: bool = False
+    """Whether it was killed by somebody else."""
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """Exponential back-off, and a limit on how often."""
+    """Exponential back-off, and a limit on how often.
+
+    a death                                  counts
+    -------                                  ------
+    after something was computed             nothing, nor do those before it: the engine works, and a request that
+                                             kills it is found (:mod:`lcpd.scheduler.recovery`)
+    longer ago than `crash_window`           nothing
+    by SIGKILL from outside                  a fifth of a crash
+    any other                                one crash
+    """
 
     backoff: float = 0.5
-    """Before the first restart; doubles with every crash in the window."""
+    """Before the first restart; doubles with every crash that counts."""
     backoff_max: float = 30.0
     crash_limit: int = 5
-    """Crashes within the window that make a crash loop."""
+    """Crashes that make a crash loop."""
     crash_window: float = 120.0
 
-    def delay(self, crashes: list[float], now: float) -> float | None:
-        """How long to wait before starting again after these crashes; None: it is a crash loop, give up."""
-        recent = sum(1 for crash in crashes if now - crash <= self.crash_window)
-        if recent >= self.crash_limit:
+    def delay(self, deaths: Sequence[Death], now: float) -> float | None:
+        """How long to wait before starting again after these deaths; None: it is a crash loop, give up."""
+        fruitless = list(takewhile(lambda death: not death.computed, reversed(deaths)))
+        recent = [death for death in fruitless if now - death.at <= self.crash_window]
+        kills = sum(death.killed for death in recent)
+        crashes = len(recent) - kills + kills // KILLS_FOR_A_CRASH
+        if crashes >= self.crash_limit:
             return None
-        return min(self.backoff * 2.0 ** max(0, recent - 1), self.backoff_max)
+        return min(self.backoff * 2.0 ** max(0, crashes - 1), self.backoff_max)
 
 
 @dataclass

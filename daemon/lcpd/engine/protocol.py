@@ -162,7 +162,7 @@ class Start(Message, frozen=True, tag="start"):
 
 
 class Mark(Message, frozen=True, tag="mark"):
-    """Take one more checkpoint of a running request, at a position that its prefill has not passed yet.
+    """Take one more checkpoint of a running request, at a position of its prompt or reply that it has not passed yet.
 
     Nothing happens, and nothing is answered, when it has.
     """

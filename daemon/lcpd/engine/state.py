@@ -14,25 +14,22 @@ give wrong logits without any error.  ``tests/native/test_loop_state.py`` proves
 What takes long is a *piece*: one segment, one checkpoint.  The methods here are generators that yield before each of
 them, so that the decode loop can put a step between two.
 
-Nothing is read before its checksum was compared: libllama does not validate.  That takes a quarter of the time of the
-copy, so the next piece is checked by a thread while this one is copied.
+Nothing is computed with a piece before its checksum was compared: libllama does not validate.  How that is done while
+it is copied, and what becomes of a damaged one, is in :mod:`lcpd.engine.damage`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
 
 from lcpd.cache.arena import ArenaError, ArenaView, checksum
 from lcpd.engine import protocol as p
 from lcpd.engine.commands import Pieces
+from lcpd.engine.damage import Checker, DamagedPiece, overwrite_free_cells
 from lcpd.engine.job import Job
-from lcpd.native.context import Bytes, Context, StateError
-
-
-class DamagedPiece(StateError):
-    """Bytes in the arena are not those that were stored."""
+from lcpd.native.context import Context, StateError
+from lcpd.native.segment import Bytes
 
 
 class Stopwatch:
@@ -60,7 +57,7 @@ class StateMover:
     def __init__(self, context: Context, arena: ArenaView | None) -> None:
         self._context = context
         self._arena = arena
-        self._checker = ThreadPoolExecutor(1, "checksums")
+        self._checker = Checker()
 
     # ---- into a sequence -------------------------------------------------------------------------------
 
@@ -73,21 +70,24 @@ class StateMover:
         try:
             self._check(command)
             segments = [segment for segment in command.segments if segment.end > command.shared]
-            checkpoint = [] if command.restore is None else [("checkpoint", command.restore)]
-            verified = self._verified([*((_name(s), s.piece) for s in segments), *checkpoint])
             self._share(command, job)
-            held = command.shared
+            held, checkpoint, intact = command.shared, command.restore, None
             for segment in segments:
                 yield from watch.pause()
                 _stop_if(given_up)
-                self._append(command.seq, segment, next(verified), held)
+                check = self._checker.begin(segment.piece, self._array(segment.piece.extent), _name(segment))
+                if checkpoint is not None and segment is segments[-1]:
+                    intact = self._checker.begin(checkpoint, self._array(checkpoint.extent), "checkpoint")
+                self._append(command.seq, segment, held, check)
                 held = segment.end
-            if segments:
-                self._context.clear(self._context.scratch)
-            if checkpoint:
+            self._context.clear(self._context.scratch)
+            if checkpoint is not None:
                 yield from watch.pause()
                 _stop_if(given_up)
-                self._context.restore_checkpoint(command.seq, next(verified), job.end_position(command.begin))
+                data = self._array(checkpoint.extent)
+                intact = intact or self._checker.begin(checkpoint, data, "checkpoint")
+                intact()
+                self._context.restore_checkpoint(command.seq, data, job.end_position(command.begin))
             else:
                 self._end_at(command.seq, job.end_position(command.begin))
         except StateError:
@@ -140,44 +140,47 @@ class StateMover:
             # Window cells that two sequences hold could not be used again when the window has passed them.
             context.read_state(seq, context.take_checkpoint(source), partial=True)
 
-    def _append(self, seq: int, segment: p.Segment, data: Bytes, held: int) -> None:
-        """Add the part of a segment that lies beyond `held`.
+    def _append(self, seq: int, segment: p.Segment, held: int, check: Callable[[], None]) -> None:
+        """Add the part of a segment that lies beyond `held`; `check` tells whether it is damaged.
 
-        Scratch is left with it: reading the next one empties scratch, and to do so twice would cost another walk over
-        all cells of the context.
+        An empty sequence gets its cells as they are.  Otherwise scratch is left with them: reading the next segment
+        empties scratch, and to do so twice would cost another walk over all cells of the context.
         """
         context = self._context
-        if (cells := context.cells_in(data)) != segment.end - segment.begin:
-            raise StateError(f"the {_name(segment)} holds {cells} tokens")
-        context.read_state(context.scratch, data, partial=False)
-        context.runs.cut(context.scratch, 0)
-        context.runs.wrote(context.scratch, segment.begin, segment.end)
-        context.share(context.scratch, seq, held, segment.end)
+        data = self._array(segment.piece.extent)
+        into = context.scratch if held else seq
+        self._read(into, seq, segment, data, check)
+        context.runs.cut(into, 0)
+        context.runs.wrote(into, segment.begin, segment.end)
+        if into != seq:
+            context.share(into, seq, held, segment.end)
+
+    def _read(self, into: int, seq: int, segment: p.Segment, data: Bytes, check: Callable[[], None]) -> None:
+        """Read a segment into `seq` or, on behalf of it, into scratch.
+
+        Raises StateError, or DamagedPiece where that is why; no cell that is free then has anything of the segment.
+        """
+        context = self._context
+        if not context.believable(data, segment.begin, segment.end):
+            check()
+            count = context.cells_in(data)
+            raise StateError(f"the bytes of the {_name(segment)} describe another one, which holds {count} tokens")
+        try:
+            context.read_state(into, data, partial=False)
+        except StateError:  # of what it refuses libllama leaves nothing
+            check()
+            raise
+        try:
+            check()
+        except DamagedPiece:
+            self._give_up(seq)
+            overwrite_free_cells(context, seq, data)
+            raise
 
     def _end_at(self, seq: int, length: int) -> None:
         self._context.cut(seq, length)
         if (last := self._context.last_position(seq)) != length - 1:
             raise StateError(f"sequence {seq} ends at position {last} instead of {length - 1}")
-
-    def _verified(self, pieces: Sequence[tuple[str, p.Piece]]) -> Iterator[Bytes]:
-        """The bytes of one named piece after the other.  Raises DamagedPiece where they are not those that were stored.
-
-        The first is being checked from now on, each other one from when the one before it is asked for.
-        """
-        arrays = [self._array(piece.extent) for _, piece in pieces]
-        checks = (self._checker.submit(checksum, array) for array in arrays)
-        first = next(checks, None)
-
-        def verified() -> Iterator[Bytes]:
-            check = first
-            for (name, piece), array in zip(pieces, arrays, strict=True):
-                assert check is not None
-                found, check = check.result(), next(checks, None)
-                if found != piece.checksum:
-                    raise DamagedPiece(f"the bytes of the {name} are damaged")
-                yield array
-
-        return verified()
 
     # ---- out of a sequence -----------------------------------------------------------------------------
 

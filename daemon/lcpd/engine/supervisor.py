@@ -3,6 +3,7 @@
     state        means                                   send()     leaves it when
     -----        -----                                   ------     --------------
     stopped      not started, or stopped on purpose      raises     run() -> starting
+    sleeping     stopped to free its memory              raises     wake() -> starting
     starting     process started, no hello yet           raises     hello -> loading; version refused -> failed;
                                                                      death, timeout -> restarting
     loading      the model is being read (progress)      raises     loaded -> ready; load refused -> failed;
@@ -10,12 +11,13 @@
     ready        a token can be generated                sends      late beat -> degraded; death -> restarting
     degraded     no progress for a quarter of the        sends      a beat with progress -> ready; death or
                  heartbeat timeout                                   no progress for all of it -> restarting
-    restarting   dead; waits for the back-off            raises     back-off over -> starting;
+    restarting   dead; waits for the back-off            raises     back-off over -> starting, with a smaller
+                                                                     context where memory lacked;
                                                                      crash loop -> failed
     failed       the model cannot be loaded, or a        raises     never (stop() -> stopped)
                  crash loop
 
-Only :meth:`Supervisor.run` changes the state.
+Only :meth:`Supervisor.run`, `stop` and `sleep` change the state.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lcpd.engine import memory
 from lcpd.engine import protocol as p
-from lcpd.engine.policy import RestartPolicy, Watchdog
+from lcpd.engine.policy import Death, RestartPolicy, Watchdog
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
 from lcpd.ipc.child import Child, describe_exit
 from lcpd.ipc.frames import FrameError
@@ -43,6 +46,10 @@ from lcpd.ipc.handshake import VERSION, Hello, Refused
 from lcpd.ipc.launch import launch
 
 log = logging.getLogger(__name__)
+
+
+SLEEP = "sleep"
+"""The cause of `on_down` that is no death."""
 
 
 class State(StrEnum):
@@ -55,6 +62,7 @@ class State(StrEnum):
     DEGRADED = "degraded"
     RESTARTING = "restarting"
     FAILED = "failed"
+    SLEEPING = "sleeping"
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,11 @@ class NotReadyError(RuntimeError):
 
 
 class WorkerDied(RuntimeError):
-    """The worker is gone; `cause` is one word: crash, hang, start, load."""
+    """The worker is gone; `cause` is one word.
+
+    killed: by SIGKILL of somebody else; memory: for want of it; hang: the decode loop stood still; else of itself:
+    start: before its greeting, load: while it loaded the model, crash: later.
+    """
 
     def __init__(self, reason: str, cause: str) -> None:
         super().__init__(reason)
@@ -117,12 +129,19 @@ class Supervisor:
         self._channel: DaemonChannel[Any] | None = None
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
-        self._crashes: list[float] = []
+        self._deaths: list[Death] = []
+        self._load_message = settings.load
+        self._computed = False
+        """Whether this life of the worker has computed something."""
         self.state = State.STOPPED
         self.progress = 0.0
         """Of loading, 0 to 1."""
+        self.batches = 0
+        """Decoded by the worker, as its last beat said."""
         self.reason = ""
         """Why it is restarting or failed, with the end of the worker's log."""
+        self.shrunk = ""
+        """How the context differs from what was asked for, and why; "": it does not."""
         self.restarts = 0
         self.info: p.ModelInfo | None = None
         """Of the model that is loaded, or was before the last crash."""
@@ -144,6 +163,18 @@ class Supervisor:
                 await self._task
             self._task = None
         self.state = State.STOPPED
+
+    async def sleep(self) -> None:
+        """End the worker until `wake`; for when it runs nothing."""
+        self._listener.on_down("the engine is put to sleep", SLEEP)
+        await self.stop()
+        self.state = State.SLEEPING
+
+    def wake(self) -> None:
+        """Start the worker again after `sleep`; otherwise nothing."""
+        if self.state is State.SLEEPING:
+            self.state = State.STARTING
+            self.start()
 
     def send(self, message: p.ToWorker) -> None:
         """Queue a command; raises NotReadyError unless the state is ready or degraded."""
@@ -170,9 +201,13 @@ class Supervisor:
                 return
             except WorkerDied as error:
                 now = time.monotonic()
-                self._crashes.append(now)
+                if self._computed:
+                    self._deaths.clear()
+                self._deaths.append(Death(now, self._computed, error.cause == "killed"))
                 self.reason = str(error)
-                delay = self._settings.restart.delay(self._crashes, now)
+                delay = self._settings.restart.delay(self._deaths, now)
+                if error.cause == "memory" and self._shrink():
+                    delay = self._settings.restart.backoff  # that is an answer to it, so it is worth a try
                 self.state = State.RESTARTING
                 self._listener.on_down(self.reason, error.cause)
                 if delay is None:
@@ -182,6 +217,21 @@ class Supervisor:
                 log.error("the worker died, next start in %.1f s: %s", delay, self.reason)
                 self.restarts += 1
                 await asyncio.sleep(delay)
+
+    def _shrink(self) -> bool:
+        """Ask for less memory from now on; False where that cannot be."""
+        before = self._load_message.context
+        context = memory.smaller(before, self.info.n_ctx if self.info else None)
+        if context is None:
+            return False
+        self._load_message = msgspec.structs.replace(self._load_message, context=context)
+        self.info = None
+        self.shrunk = (
+            f"the engine ran out of memory: it runs with a context of {context.n_ctx} tokens and batches of"
+            f" {context.n_batch} (ubatch {context.n_ubatch}) until the daemon is restarted"
+        )
+        log.error("%s; the prompt cache is kept", self.shrunk)
+        return True
 
     def _give_up(self, reason: str) -> None:
         self.state = State.FAILED
@@ -194,6 +244,8 @@ class Supervisor:
         s = self._settings
         self.state = State.STARTING
         self.progress = 0.0
+        self._computed = False
+        kills = memory.kills()
         try:
             child, channel = await launch(
                 list(s.command),
@@ -220,7 +272,14 @@ class Supervisor:
         except (ChannelClosed, FrameError, msgspec.DecodeError, WorkerDied) as error:
             channel.close()
             if isinstance(error, ChannelClosed):
-                reason = f"the worker {describe_exit(await child.reap())}"
+                status = await child.reap()
+                reason = f"the worker {describe_exit(status)}"
+                if status == -signal.SIGKILL and not child.killed:
+                    lacked = memory.kills() > kills
+                    reason += " for want of memory" if lacked else ""
+                    cause = "memory" if lacked else "killed"
+                elif memory.speaks_of_memory("\n".join(list(child.log)[-20:])):
+                    cause = "memory"
             else:
                 await child.kill()
                 reason = str(error)
@@ -251,7 +310,7 @@ class Supervisor:
 
     async def _load(self, channel: DaemonChannel[Any]) -> p.ModelInfo:
         self.state = State.LOADING
-        channel.send(self._settings.load)
+        channel.send(self._load_message)
         try:
             async with asyncio.timeout(self._settings.load_timeout):
                 while True:
@@ -263,6 +322,8 @@ class Supervisor:
                             log.info("loaded %s in %.1f s: %s", loaded.info.description, loaded.seconds, devices)
                             return loaded.info
                         case p.LoadFailed(reason=reason):
+                            if memory.context_lacked(reason) and memory.smaller(self._load_message.context, None):
+                                raise WorkerDied(reason, "memory")
                             raise LoadRefused(reason)
                         case other:
                             raise WorkerDied(f"{type(other).__name__} while loading", "load")
@@ -279,7 +340,9 @@ class Supervisor:
                 message = await channel.receive()
                 if isinstance(message, p.Beat):
                     watchdog.hear(message, time.monotonic())
+                    self.batches = message.batches
                 else:
+                    self._computed = self._computed or isinstance(message, p.Prefilled | p.Step)
                     self._listener.on_message(message)
         except ChannelClosed as error:
             if check.done() and not check.cancelled():

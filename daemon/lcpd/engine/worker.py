@@ -21,9 +21,10 @@ from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
 from lcpd.ipc.handshake import Refused, answer
 from lcpd.native import bridge
-from lcpd.native.context import Bytes, Context, ContextSettings
+from lcpd.native.context import Context, ContextSettings
 from lcpd.native.log import LogCapture
 from lcpd.native.model import Model, ModelError, ModelSettings
+from lcpd.native.segment import Bytes
 
 BEAT_INTERVAL = 1.0
 """Seconds between two signs of life of the loop."""

@@ -49,6 +49,8 @@ class Child:
     _reader: asyncio.Task[None]
     _pidfd: int
     """Signals go through it: asyncio's own way may reap the child first, and its exit status is lost then."""
+    killed: bool = False
+    """Whether SIGKILL was sent by us."""
 
     async def wait(self) -> int:
         """Wait for the exit, reap it and collect the rest of its output; returns the exit status (negative: signal)."""
@@ -85,6 +87,7 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send a signal; nothing happens when the process is over."""
+        self.killed = self.killed or number == signal.SIGKILL
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)

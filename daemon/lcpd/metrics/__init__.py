@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from lcpd import __version__
 from lcpd.cache.cache import CacheStats
+from lcpd.cache.figures import DISK_REASONS, DiskCounts, DiskStats
 from lcpd.scheduler.report import MISSES
 
 # Seconds; from a warm short prompt on a GPU to a cold 100K-token one on a CPU.
@@ -48,12 +49,13 @@ class Metrics:
         )
         self.prompt_tokens = Counter(
             "lcpd_prompt_tokens",
-            "Where did prompt tokens come from: computed, the slot itself (vram), another slot (shared), or RAM (ram)?"
+            "Where did prompt tokens come from: computed, the slot itself (vram), another slot (shared), RAM (ram), or"
+            " RAM after they were read from disk for this request (disk)?"
             " And how many were computed before anybody asked for them (anticipated)?",
             ["source"],
             registry=r,
         )
-        for source in ("computed", "vram", "shared", "ram", "anticipated"):
+        for source in ("computed", "vram", "shared", "ram", "disk", "anticipated"):
             self.prompt_tokens.labels(source)
         self.preemptions = Counter(
             "lcpd_preemptions",
@@ -71,6 +73,14 @@ class Metrics:
         self.worker_restarts = Counter(
             "lcpd_worker_restarts", "How often was the worker started again, and why?", ["cause"], registry=r
         )
+        for cause in ("crash", "killed", "hang", "memory", "start", "load"):
+            self.worker_restarts.labels(cause)
+        self.quarantined = Counter(
+            "lcpd_requests_quarantined",
+            "How many requests were failed because they crashed the worker twice?",
+            registry=r,
+        )
+        self.sleeping = Gauge("lcpd_sleeping", "Has the worker been stopped to free its memory (1)?", registry=r)
         self.chat_restarts = Counter("lcpd_chat_restarts", "How often was the chat process started again?", registry=r)
         self.checkpoint_bytes = Counter(
             "lcpd_checkpoint_bytes", "How many bytes of checkpoints were taken?", registry=r
@@ -102,25 +112,67 @@ class Metrics:
         self.cache_evictions = Counter(
             "lcpd_cache_evictions",
             "How many pieces were given up: segments and checkpoints for want of room, discarded because the engine"
-            " found them damaged, corrupt where the daemon did?",
+            " found them damaged, corrupt where the daemon did, purged because an admin said so?",
             ["kind"],
             registry=r,
         )
-        for kind in ("segment", "checkpoint", "discarded", "corrupt"):
+        for kind in ("segment", "checkpoint", "discarded", "corrupt", "purged"):
             self.cache_evictions.labels(kind)
         self.restored_bytes = Counter(
             "lcpd_cache_restored_bytes", "How many bytes were brought back from RAM to slots?", registry=r
         )
         self.restore_seconds = Counter("lcpd_cache_restore_seconds", "How long did that take?", registry=r)
-        self.saved_bytes = Counter(
-            "lcpd_cache_saved_bytes", "How many bytes were saved from slots to RAM, when they were idle?", registry=r
-        )
+        self.saved_bytes = Counter("lcpd_cache_saved_bytes", "How many bytes were saved from slots to RAM?", registry=r)
         self.save_seconds = Counter("lcpd_cache_save_seconds", "How long did that take?", registry=r)
         self.copy_runs = Counter(
             "lcpd_copy_runs",
             "In how many runs of contiguous cells was state copied? The more, the slower.",
             registry=r,
         )
+        self.disk_used = Gauge(
+            "lcpd_cache_disk_used_bytes",
+            "How much disk space (of cache.disk) does the prompt cache take up?",
+            registry=r,
+        )
+        self.disk_files = Gauge("lcpd_cache_disk_files", "In how many files?", registry=r)
+        self.disk_degraded = Gauge(
+            "lcpd_cache_disk_degraded",
+            "Does the prompt cache do without its disk (1), because it is full, read-only, in use or broken?",
+            registry=r,
+        )
+        self.disk_queue = Gauge(
+            "lcpd_cache_disk_queue", "How many conversations wait to be written to disk?", registry=r
+        )
+        self.disk_lag = Gauge(
+            "lcpd_cache_disk_lag_seconds", "For how long has the first of them been waiting?", registry=r
+        )
+        self.disk_written_today = Gauge(
+            "lcpd_cache_disk_written_today_bytes",
+            "How much of cache.write_budget was used in the last 24 hours?",
+            registry=r,
+        )
+        self.disk_written = Counter("lcpd_cache_disk_written_bytes", "How many bytes were written?", registry=r)
+        self.disk_read = Counter("lcpd_cache_disk_read_bytes", "How many bytes were brought back to RAM?", registry=r)
+        self.disk_read_seconds = Counter("lcpd_cache_disk_read_seconds", "How long did that take?", registry=r)
+        self.disk_removed = Counter(
+            "lcpd_cache_disk_removed",
+            "How many files were removed, and why: room for others, expired, purged; or because they could not be used"
+            " (see docs/cache.md)?",
+            ["reason"],
+            registry=r,
+        )
+        for reason in DISK_REASONS:
+            self.disk_removed.labels(reason)
+        self.disk_skipped = Counter(
+            "lcpd_cache_disk_skipped",
+            "How often was something not written: over cache.write_budget (budget), cache.disk (size) or below"
+            " cache.disk_floor (floor), given up in RAM before its turn (gone), too much waiting (queue)?",
+            ["reason"],
+            registry=r,
+        )
+        for reason in ("budget", "size", "floor", "gone", "queue"):
+            self.disk_skipped.labels(reason)
+        self._shown = DiskCounts()
         self._dropped: dict[str, int] = {}
 
     def show_cache(self, stats: CacheStats) -> None:
@@ -134,6 +186,24 @@ class Metrics:
         for kind, count in stats.dropped.items():
             self.cache_evictions.labels(kind).inc(count - self._dropped.get(kind, 0))
         self._dropped = dict(stats.dropped)
+
+    def show_disk(self, stats: DiskStats) -> None:
+        """Set the figures that tell how the disk tier does."""
+        self.disk_used.set(stats.used)
+        self.disk_files.set(stats.files)
+        self.disk_degraded.set(stats.state == "degraded")
+        self.disk_queue.set(stats.queue)
+        self.disk_lag.set(stats.lag)
+        self.disk_written_today.set(stats.written_today)
+        shown, counts = self._shown, stats.counts
+        self.disk_written.inc(counts.written - shown.written)
+        self.disk_read.inc(counts.read - shown.read)
+        self.disk_read_seconds.inc(counts.read_seconds - shown.read_seconds)
+        for reason, count in counts.removed.items():
+            self.disk_removed.labels(reason).inc(count - shown.removed.get(reason, 0))
+        for reason, count in counts.skipped.items():
+            self.disk_skipped.labels(reason).inc(count - shown.skipped.get(reason, 0))
+        self._shown = counts
 
     def at_scrape(self, refresh: Callable[[], None]) -> None:
         """Call `refresh` whenever the figures are asked for, before they are read."""

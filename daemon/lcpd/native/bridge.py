@@ -278,7 +278,7 @@ class Sampler(_Handle):
         _call("sampler_accept_prompt", self.handle, _pointer(tokens), len(tokens))
 
     def accept(self, token: int) -> None:
-        """Tell the chain about a token that was generated earlier."""
+        """Tell the chain about a token that was generated earlier; draws the random number that sampling it took."""
         _call("sampler_accept", self.handle, token)
 
     def probs(

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from lcpd.native.log import LogCapture
 from lcpd.native.model import Model, ModelError, Tokens
 from lcpd.native.runs import CellRuns
-
-Bytes = npt.NDArray[np.uint8]
+from lcpd.native.segment import HEAD, Bytes, cells_in, describes
 
 KV_TYPES = {
     "f32": llama.GGML_TYPE_F32,
@@ -31,9 +30,13 @@ KV_TYPES = {
     "q4_0": llama.GGML_TYPE_Q4_0,
 }
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_NO_MEMORY = -2
+"""What llama_decode returns where a compute buffer could not be allocated (GGML_STATUS_ALLOC_FAILED)."""
 _PARTIAL = llama.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-_HEAD = np.dtype([("magic", "<u4"), ("seq", "<i4"), ("streams", "<u4"), ("cells", "<u4"), ("position", "<i4")])
-"""How the bytes of a sequence begin that holds attention cells; `position` is that of its first cell."""
+_BEFORE_SECTIONS = 8
+"""Bytes of a sequence's state before its sections."""
+_NO_CELLS = np.array([1, 0], "<u4").tobytes()
+"""A section without cells, as exports of sliding-window models end."""
 
 
 class CacheFull(RuntimeError):
@@ -42,6 +45,10 @@ class CacheFull(RuntimeError):
 
 class DecodeError(RuntimeError):
     """libllama could not compute a batch; the state of its sequences is undefined."""
+
+
+class OutOfMemory(DecodeError):
+    """libllama could not get the memory to compute a batch."""
 
 
 class StateError(RuntimeError):
@@ -144,6 +151,8 @@ class Context:
         status = llama.llama_decode(self.handle, batch)
         if status == 1:
             raise CacheFull(f"no {batch.n_tokens} free cells")
+        if status == _NO_MEMORY:
+            raise OutOfMemory("llama_decode: out of memory")
         if status != 0:
             raise DecodeError(f"llama_decode returned {status}")
 
@@ -208,7 +217,7 @@ class Context:
             nothing = self._nothing_rolling.copy()
             if self.kind == "swa":
                 # A section without cells would change nothing, so one cell replaces the window, and is removed below.
-                nothing[: _HEAD.itemsize].view(_HEAD)["position"] = length
+                nothing[: HEAD.itemsize].view(HEAD)["position"] = length
             self.read_state(seq, nothing, partial=True)
         self.cut(seq, length)
 
@@ -239,9 +248,12 @@ class Context:
 
     def cells_in(self, segment: Bytes) -> int:
         """How many tokens' attention KV the bytes of a segment hold; recurrent models have none."""
-        if self.kind == "recurrent" or len(segment) < _HEAD.itemsize:
-            return 0
-        return int(segment[: _HEAD.itemsize].view(_HEAD)["cells"][0])
+        return 0 if self.kind == "recurrent" else cells_in(segment)
+
+    def believable(self, segment: Bytes, begin: int, end: int) -> bool:
+        """Whether libllama can read these bytes as the segment [begin, end) and go wrong in nothing but its values."""
+        tails = {"attention": b"", "swa": _NO_CELLS, "hybrid": self._nothing_rolling[_BEFORE_SECTIONS:].tobytes()}
+        return self.kind in tails and describes(segment, begin, end, tails[self.kind])
 
     def take_checkpoint(self, seq: int) -> Bytes:
         """The recurrent or sliding-window state of a sequence as it stands now."""

@@ -105,6 +105,13 @@ class Model:
         llama.llama_model_desc(self.handle, buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")
 
+    @property
+    def text_marks(self) -> tuple[str, str]:
+        """The texts of the tokens that begin and end a text; "" where the vocabulary has none."""
+        marks = llama.llama_vocab_bos(self.vocab), llama.llama_vocab_eos(self.vocab)
+        pieces = [b"" if token < 0 else self.piece(token, special=True) for token in marks]
+        return pieces[0].decode("utf-8", "replace"), pieces[1].decode("utf-8", "replace")
+
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> Tokens:
         """Token ids of `text`.  `add_special` adds BOS/EOS as the model asks; `parse_special` reads special tokens."""
         data = text.encode("utf-8", "surrogatepass")

@@ -8,6 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
+from lcpd.cache.isolation import plain
 from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import NotReadyError
 from lcpd.metrics import Metrics
@@ -66,13 +67,17 @@ class Actions:
         demand = Demand(request.tokens, request.admission(state.table.capacity))
         if request.cached is None:
             request.report = report(self._facts(request), placement, prompt.name)
-        segments, piece = state.keeper.read(request.id, request.tokens, resume, hit=not request.anticipates)
+        segments, piece = state.keeper.read(
+            request.id, request.tokens, resume, hit=not request.anticipates, store=prompt.store
+        )
         self._save_what_is_lost(seq, resume)
+        state.keeper.set_private(seq, not prompt.store)
         room = state.keeper.plan(request.id, prompt.spans, resume.begin)
         self._plan_meetings(request, resume.begin, room)
         state.table.start(request.id, placement, demand)
         request.waited += now - request.since
-        request.stay = Stay(seq, request.tokens, resume, now, done=resume.begin)
+        request.stay = Stay(seq, request.tokens, resume, now, done=resume.begin, saved_at=now)
+        request.stay.exported = state.keeper.covered(request.tokens)
         request.following = None
         request.attempts += not request.parked
         request.parked = False
@@ -83,7 +88,7 @@ class Actions:
                 model=self._model,
                 request=request.id,
                 seq=seq,
-                tokens=p.pack(prompt.tokens),
+                tokens=p.pack(plain(prompt.tokens)),
                 begin=resume.begin,
                 source=resume.source,
                 shared=resume.shared,
@@ -107,6 +112,7 @@ class Actions:
             known=state.keeper.known(request.tokens),
             past=state.keeper.past(request.tokens),
             rolls_back=state.keeper.rolls_back,
+            fetched=request.fetched,
         )
 
     def _priority(self, request: Request) -> int:
@@ -148,10 +154,32 @@ class Actions:
         if self._state.table.alone(seq):  # otherwise another slot holds all of it
             self.save(seq)
 
-    def save(self, seq: int) -> None:
-        """Export what an idle slot holds and RAM does not."""
-        if save := self._state.keeper.save(self._model, seq, self._state.table[seq].tokens):
+    def save(self, seq: int, early: bool = False) -> None:
+        """Export what an idle slot holds and RAM does not; `early`: its place is not needed yet."""
+        if save := self._state.keeper.save(self._model, seq, self._state.table[seq].tokens, early):
             self._try_send(save)
+
+    def save_front(self, request: Request, stay: Stay, end: int) -> None:
+        """Export the first `end` tokens of a running request, as far as RAM lacks them."""
+        if save := self._state.keeper.save_front(self._model, stay.seq, request.all_tokens[:end]):
+            self._try_send(save)
+
+    def order_checkpoint(self, request: Request, position: int) -> None:
+        """Let a running reply leave a checkpoint; an order before that came too late is forgotten."""
+        keeper = self._state.keeper
+        keeper.passed(request.id, request.length)
+        if keeper.pending(request.id) or not keeper.affordable(0, checkpoint=True):
+            return
+        if (extent := keeper.mark(request.id, position)) is not None:
+            self._try_send(p.Mark(self._model, request.id, position, extent))
+
+    def forget(self) -> None:
+        """Empty all idle slots without saving them, and keep nothing of what is being saved."""
+        self._state.keeper.forget_exports()
+        for slot in list(self._state.table):
+            if not slot.busy and len(slot.tokens):
+                self._state.table.empty(slot.seq)
+                self._try_send(p.Clear(self._model, slot.seq))
 
     def _evict(self, seq: int) -> None:
         table = self._state.table

@@ -7,8 +7,9 @@
     waiting         others what their slots hold
     anticipation,   others run or wait                                             Stop, and nothing else until the
     running                                                                        engine confirms
+    next in line    a suspect of a crash runs and is not past where it stood       it waits, and all behind it
     next in line    another one is computing what it shares                        Follow -> following
-    next in line    what it needs is being exported to RAM                         it waits for that, others may pass
+    next in line    what it needs is being exported to RAM, or read from disk      it waits for that, others may pass
     next in line    an idle slot and cells are there                               Launch -> running
     next in line    cells are held by idle slots                                   Evict one of them, look again
     next in line    it is interactive, background ones hold what it needs          Park the youngest of them, look again
@@ -63,6 +64,8 @@ class Running:
     """Whether it has been told to stop."""
     pending: tuple[int, ...] = ()
     """Positions of checkpoints that are still to be taken, ascending."""
+    suspect: bool = False
+    """Whether it may have crashed the engine, and has not got past where it stood then."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +240,12 @@ def _is_background(view: View, one: Running) -> bool:
 
 
 def _serve(view: View, now: float) -> Action | None:
-    for one in q.in_order(view.waiting, view.served, view.policy.ageing, now):
-        if follows(one, view, now):
+    if any(one.suspect for one in view.running):
+        return None
+    line = q.in_order(view.waiting, view.served, view.policy.ageing, now)
+    suspect = q.next_suspect(line)
+    for one in [suspect] if suspect else line:
+        if one.fetching or follows(one, view, now):
             continue
         demand = Demand(one.tokens, one.reserve)
         known = view.known(one.request)

@@ -12,14 +12,16 @@ is nothing to do, whenever something has happened or the time has come.
     running       Finished, Failed                        over; the slot is idle
     running       Parked                                  parked: waits with what it has generated; the slot is idle
     running       closed                                  Cancel is sent; over when the engine confirms
-    running       the engine crashes before its first     waiting, first in line (once); gone if it was closed
-                  token
-    running       the engine dies later, or hangs         over with EngineDied
+    running       the engine dies or hangs                waiting, a suspect, to go on after what it has generated;
+                                                          its consumer does not notice; gone if it was closed
+    running       the engine dies, and it is found        over with Quarantined
+                  guilty (see `recovery`)
     parked        Launch                                  running, with the same id; its consumer does not notice
     parked        closed                                  Cancel is sent; gone
-    parked        the engine dies                         as running
+    parked        the engine dies                         waiting, with what it has generated
     any           the engine fails for good               over with EngineFailed
-    anticipation  Drop; Stop, once the engine confirms    over with Done("cancelled")
+    anticipation  Drop; Stop, once the engine confirms;   over with Done("cancelled")
+                  the engine dies
 
 What always holds: a slot is busy just while one request's `stay` is on it; the cells of all slots, shared ones once,
 do not exceed the cache's except while replies outgrow what was reserved for them, which parks or evicts at once; what
@@ -34,16 +36,20 @@ from collections.abc import Callable
 
 from lcpd.cache.cache import PromptCache
 from lcpd.engine import protocol as p
+from lcpd.engine.supervisor import SLEEP
 from lcpd.metrics import Metrics
 from lcpd.scheduler import decide as d
 from lcpd.scheduler.actions import Actions
+from lcpd.scheduler.aftermath import Aftermath
 from lcpd.scheduler.clock import Clock, LoopClock, Timer
-from lcpd.scheduler.generation import EngineDied, EngineFailed, Generation, Prompt, QueueFull
+from lcpd.scheduler.fetching import Disk, Fetching
+from lcpd.scheduler.generation import EngineFailed, Generation, Prompt, QueueFull
 from lcpd.scheduler.keeper import Keeper
 from lcpd.scheduler.news import News
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.request import Request
+from lcpd.scheduler.saver import Saver
 from lcpd.scheduler.slots import Slot
 from lcpd.scheduler.snapshot import snapshot
 from lcpd.scheduler.state import State
@@ -68,6 +74,12 @@ class Dispatcher:
         self._state = State(policy, SlotTable(slots), Keeper(cache, policy, metrics))
         self._actions = Actions(model, self._state, send, metrics)
         self._news = News(self._state, metrics)
+        self._saver = Saver(self._state, self._actions)
+        self._fetching = Fetching(self._state, self._pump)
+        self._aftermath = Aftermath(self._state, metrics)
+        self.on_work: Callable[[], None] = lambda: None
+        """Called when somebody waits for the engine."""
+        self._idle_since = 0.0
         self._metrics = metrics
         metrics.at_scrape(lambda: metrics.show_cache(cache.stats()))
         self._clock = clock or LoopClock()
@@ -91,6 +103,11 @@ class Dispatcher:
         """Generations that wait for a slot."""
         return len(self._state.waiting)
 
+    @property
+    def idle_for(self) -> float:
+        """Seconds since there was last something to do; 0 while requests run or wait."""
+        return 0.0 if self._state.requests else self._clock.now() - self._idle_since
+
     def snapshot(self) -> Snapshot:
         """What each slot does, and who waits."""
         return snapshot(self._state.view(), self._state.requests.values(), self._clock.now())
@@ -109,20 +126,32 @@ class Dispatcher:
         if self._state.up and not self._state.table[seq].busy:
             self._actions.save(seq)
 
+    def use_disk(self, disk: Disk) -> None:
+        """From now on requests that the disk can bring further than slots and RAM wait for it."""
+        self._fetching.disk = disk
+
+    def forget(self) -> None:
+        """Empty all idle slots, and keep nothing of what is on its way from slots to RAM."""
+        self._actions.forget()
+
     async def model_info(self) -> p.ModelInfo:
         """Facts about the loaded model; waits for the first load.  Raises EngineFailed."""
         return await asyncio.shield(self._info)
 
     def submit(self, prompt: Prompt) -> Generation:
-        """Queue a prompt.  Raises QueueFull or EngineFailed."""
+        """Queue a prompt.  Raises QueueFull, Quarantined or EngineFailed."""
         if self._failed is not None:
             raise EngineFailed(self._failed)
+        now = self._clock.now()
+        self._aftermath.check(prompt, now)
         new = sum(not request.attempts for request in self._state.waiting)
         if new >= self._state.policy.queue_size:
             raise QueueFull(f"{new} requests wait already (server.queue_size)", self._state.retry_after())
-        now = self._clock.now()
         generation = Generation(next(self._ids), prompt, now, self._close)
-        self._state.requests[generation.id] = Request(generation, since=now)
+        request = self._state.requests[generation.id] = Request(generation, since=now)
+        self._fetching.begin(request)
+        if prompt.kind == "generate":
+            self.on_work()
         self._pump()
         return generation
 
@@ -142,15 +171,17 @@ class Dispatcher:
     def _pump(self) -> None:
         """Decide and act until nothing is to be done for now."""
         now = self._clock.now()
+        self._idle_since = now
         while action := d.decide(view := self._state.view(), now):
             self._actions.perform(action, now)
         if not any(stay.parking for _, stay in self._state.running):
             # Nothing more can be done about it; the engine says so again when it still lacks cells.
             self._state.starved = 0
+        self._saver.look(now)
         if self._timer is not None:
             self._timer.cancel()
-        moment = d.next_moment(view, now)
-        self._timer = None if moment is None else self._clock.call_later(moment - now, self._pump)
+        moments = [m for m in (d.next_moment(view, now), self._saver.next_moment(now)) if m is not None]
+        self._timer = self._clock.call_later(min(moments) - now, self._pump) if moments else None
         self._show_load()
 
     def _show_load(self) -> None:
@@ -161,42 +192,35 @@ class Dispatcher:
 
     def on_message(self, message: p.FromWorker) -> None:
         """One message of the running engine."""
-        if self._news.take(message, self._clock.now()):
+        now = self._clock.now()
+        if self._news.take(message, now):
             self._pump()
+        elif isinstance(message, p.Prefilled | p.Checkpointed):
+            self._saver.look(now)
 
     def on_up(self, info: p.ModelInfo) -> None:
         """The engine is ready, all its sequences are empty."""
         state = self._state
         state.keeper.configure(info)
         state.table.reset()
-        state.table.capacity = info.n_ctx
+        # Purely recurrent state takes no cell for a token: every slot can be as long as the context.
+        state.table.capacity = info.n_ctx * (len(state.table) if info.kind == "recurrent" else 1)
         state.up = True
+        self._aftermath.fit(info.n_ctx)
         if self._info.done():
             self._info = asyncio.get_running_loop().create_future()
         self._info.set_result(info)
         self._pump()
 
     def on_down(self, reason: str, cause: str) -> None:
-        """The engine died: what has shown nothing yet is run again, the rest ends with an error.
-
-        After a hang nothing is run again: whatever blocked the loop would block it once more.
-        """
-        self._metrics.worker_restarts.labels(cause).inc()
+        """The engine died: what it ran waits to go on, see `recovery`."""
+        if cause != SLEEP:
+            self._metrics.worker_restarts.labels(cause).inc()
         state = self._state
         state.up, state.starved = False, 0
-        state.keeper.lost(slot.tokens for slot in state.table if len(slot.tokens))
+        state.keeper.lost({slot.seq: slot.tokens for slot in state.table if len(slot.tokens)})
         state.table.reset()
-        error = EngineDied(f"the engine died while it worked on this request: {_first_line(reason)}")
-        for request in list(state.requests.values()):
-            if request.stay is None and not request.parked:
-                continue
-            if request.closed:
-                del state.requests[request.id]
-            elif request.emitted or request.attempts > 1 or cause == "hang":
-                del state.requests[request.id]
-                request.generation.emit(error)
-            else:
-                request.run_again(self._clock.now())
+        self._aftermath.settle(reason, cause, self._clock.now())
         self._pump()
 
     def on_failed(self, reason: str) -> None:

@@ -15,7 +15,6 @@ from lcpd.scheduler.slots import Span, Tokens
 __all__ = [
     "Begun",
     "Done",
-    "EngineDied",
     "EngineFailed",
     "Event",
     "Generation",
@@ -25,6 +24,7 @@ __all__ = [
     "Priority",
     "Progress",
     "Prompt",
+    "Quarantined",
     "QueueFull",
     "QueueTimedOut",
     "Reason",
@@ -42,6 +42,7 @@ class Prompt:
     """What to run."""
 
     tokens: Tokens
+    """With the mark of its API key where keys are kept apart (:mod:`lcpd.cache.isolation`)."""
     spans: tuple[Span, ...]
     """Messages, where the prompt is a chat."""
     sampling: bytes
@@ -57,6 +58,8 @@ class Prompt:
     """A "prefill" runs only while no other request runs or waits, on the slot that holds its beginning or on an empty
     one; where that is not so (any more) it ends with Done("cancelled"), and what it computed stays in the slot.  All of
     it is computed, the last token too: a prompt that goes on from there needs no checkpoint."""
+    store: bool = True
+    """Whether its state, its tokens and its reply may be kept when it has left its slot."""
     name: str = ""
     """The public id, under which its cache report can be asked for; "": nobody will."""
 
@@ -81,8 +84,8 @@ class EngineFailed(RuntimeError):
     """The engine cannot run requests, and will not be able to without help."""
 
 
-class EngineDied(RuntimeError):
-    """The engine died while this request's reply was under way."""
+class Quarantined(RuntimeError):
+    """This request is believed to have crashed the engine twice, and is not run any more for now."""
 
 
 class GenerationRefused(ValueError):

@@ -12,8 +12,10 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from lcpd.cache import checkpoints
 from lcpd.cache.cache import Pin, PromptCache
@@ -22,6 +24,7 @@ from lcpd.engine import protocol as p
 from lcpd.metrics import Metrics
 from lcpd.scheduler.placement import Costs, costs_of
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.saving import SHARE
 from lcpd.scheduler.slots import Known, Resume, Span, Tokens
 from lcpd.scheduler.speeds import Speeds, guessed
 
@@ -44,6 +47,8 @@ class _Commands:
     tokens: Tokens
     shared: int
     """Tokens that come from a slot."""
+    store: bool
+    """Whether anything of it may be kept."""
     room: dict[int, p.Extent] = field(default_factory=dict)
     """Position -> where its checkpoint is written."""
     pin: Pin | None = None
@@ -65,6 +70,8 @@ class Keeper:
         self._guessed_for: tuple[str, dict[str, int]] | None = None
         self._commands: dict[int, _Commands] = {}
         self._exports: defaultdict[int, deque[_Export]] = defaultdict(deque)
+        self._private: set[int] = set()
+        """Sequences of whose contents nothing is to be kept."""
 
     def configure(self, info: p.ModelInfo) -> None:
         """A model is there; what was measured before holds on if it is the same one."""
@@ -96,10 +103,19 @@ class Keeper:
         """Prefill is cut at multiples of this."""
         return self._alignment
 
+    @property
+    def saves(self) -> bool:
+        """Whether what slots hold can be saved and resumed from."""
+        return self._cache.size > 0 and (self._rolls_back or self.takes_checkpoints)
+
     def costs(self) -> Costs:
         """What computing and copying costs, as far as it has been measured."""
-        saves = self._cache.size > 0 and (self._rolls_back or self.takes_checkpoints)
-        return costs_of(self._speeds, self._token_bytes, self._checkpoint_bytes, saves)
+        return costs_of(self._speeds, self._token_bytes, self._checkpoint_bytes, self.saves)
+
+    def affordable(self, tokens: int, checkpoint: bool) -> bool:
+        """Whether it would not push out too much to save so many tokens before that is necessary."""
+        needed = tokens * self._token_bytes + checkpoint * self._checkpoint_bytes
+        return needed * SHARE <= self._cache.size
 
     def past(self, tokens: Tokens) -> Past:
         """What is remembered of a prompt, whether or not anything is left of its state."""
@@ -119,13 +135,14 @@ class Keeper:
     # ---- a request's commands --------------------------------------------------------------------------
 
     def read(
-        self, request: int, tokens: Tokens, resume: Resume, hit: bool = True
+        self, request: int, tokens: Tokens, resume: Resume, hit: bool = True, store: bool = True
     ) -> tuple[list[p.Segment], p.Piece | None]:
         """What a Start needs from the arena, which stays there until the engine has begun.
 
         To be called first: room that is reserved later cannot push it out any more.  `hit`: it counts as a use.
+        `store`: checkpoints may be taken.
         """
-        commands = self._commands[request] = _Commands(tokens, resume.shared)
+        commands = self._commands[request] = _Commands(tokens, resume.shared, store)
         if hit:
             self._cache.touch(tokens)
         if not resume.restored and not resume.restore:
@@ -140,7 +157,7 @@ class Keeper:
     def plan(self, request: int, spans: Sequence[Span], begin: int) -> dict[int, p.Extent]:
         """Where a request takes checkpoints while it computes from `begin` on; as many as there is room for."""
         commands = self._commands[request]
-        if not self.takes_checkpoints:
+        if not self.takes_checkpoints or not commands.store:
             return {}
         positions = checkpoints.plan(
             spans,
@@ -148,7 +165,8 @@ class Keeper:
             len(commands.tokens),
             interval=self._policy.checkpoint_interval,
             alignment=self._alignment,
-            limit=self._policy.checkpoints,
+            # One every interval in any case: it is what a crash may cost.
+            limit=max(self._policy.checkpoints, len(commands.tokens) // self._policy.checkpoint_interval + 4),
             known=self._cache.checkpoints_on(commands.tokens),
             branches=self._cache.branches_on(commands.tokens),
             gap=checkpoints.minimum_gap(self._checkpoint_bytes, self._speeds.save.value, self._speeds.prefill.value),
@@ -183,7 +201,9 @@ class Keeper:
             commands.pin = None
 
     def mark(self, request: int, position: int) -> p.Extent | None:
-        """Room for one more checkpoint of a running request."""
+        """Room for one more checkpoint of a running request; None where there is none, or nothing of it is kept."""
+        if not self._commands[request].store:
+            return None
         extent = self._cache.reserve_checkpoint()
         if extent is not None:
             self._commands[request].room[position] = extent
@@ -194,14 +214,17 @@ class Keeper:
         commands = self._commands.get(request)
         return tuple(sorted(commands.room)) if commands else ()
 
-    def checkpointed(self, message: p.Checkpointed) -> None:
-        """A checkpoint is there."""
+    def checkpointed(self, message: p.Checkpointed, reply: Sequence[int] = ()) -> None:
+        """A checkpoint is there, taken at a place in the tokens of the request's start or in its `reply` after them."""
         commands = self._commands.get(message.request)
         if commands is None or commands.room.pop(message.position, None) is None:
             return
         if message.piece is not None:
             self._metrics.checkpoint_bytes.inc(message.piece.extent.size)
-        self._cache.add_checkpoint(commands.tokens[: message.position], message.extent, message.piece)
+        tokens = commands.tokens
+        if message.position > len(tokens):
+            tokens = np.concatenate([tokens, np.array(reply, np.int32)])
+        self._cache.add_checkpoint(tokens[: message.position], message.extent, message.piece)
 
     def passed(self, request: int, done: int) -> None:
         """The engine holds `done` tokens: checkpoints before that are not going to be taken any more."""
@@ -218,9 +241,26 @@ class Keeper:
 
     # ---- exports ---------------------------------------------------------------------------------------
 
-    def save(self, model: str, seq: int, tokens: Tokens) -> p.Save | None:
-        """The command that brings what an idle slot holds to RAM; None where all is there, or there is no room."""
+    def set_private(self, seq: int, private: bool) -> None:
+        """Whether nothing of what a sequence holds from now on is to be kept elsewhere."""
+        (self._private.add if private else self._private.discard)(seq)
+
+    def forget_exports(self) -> None:
+        """Of what is on its way into the arena nothing is to be kept."""
+        for exports in self._exports.values():
+            for export in exports:
+                export.tokens = export.tokens[:0]
+
+    def save(self, model: str, seq: int, tokens: Tokens, early: bool = False) -> p.Save | None:
+        """The command that brings what an idle slot holds to RAM; None where all is there, or there is no room.
+
+        `early`: it is not necessary yet, so it is left alone where it would push out too much.
+        """
         covered = self._cache.covered(tokens)
+        if seq in self._private:
+            return None
+        if early and not self.affordable(len(tokens) - covered, checkpoint=True):
+            return None
         # Nothing that is reserved now may push out what it builds on.
         pin = self._cache.pin(tokens, covered)
         checkpoint = None
@@ -241,6 +281,22 @@ class Keeper:
         self._exports[seq].append(_Export(tokens[:end], cuts, checkpoint, pin))
         return p.Save(model, seq, cuts, checkpoint)
 
+    def save_front(self, model: str, seq: int, tokens: Tokens) -> p.Save | None:
+        """The command that brings the beginning of what a running sequence holds to RAM, without a checkpoint.
+
+        None where all is there, or it would push out too much.
+        """
+        covered = self._cache.covered(tokens)
+        if seq in self._private or not self.affordable(len(tokens) - covered, checkpoint=False):
+            return None
+        pin = self._cache.pin(tokens, covered)
+        cuts = self._cache.plan_save(tokens, len(tokens))
+        if not cuts:
+            self._cache.unpin(pin)
+            return None
+        self._exports[seq].append(_Export(tokens[: cuts[-1].end], cuts, None, pin))
+        return p.Save(model, seq, cuts)
+
     def saved(self, message: p.Saved) -> None:
         """An export is complete; the engine answers in the order in which it was told."""
         export = self._exports[message.seq].popleft()
@@ -260,11 +316,13 @@ class Keeper:
         """A request has left its slot, which holds `held`; the first `prompt` of these tokens were its prompt."""
         self._cache.remember(held, prompt)
 
-    def lost(self, slots: Iterable[Tokens] = ()) -> None:
+    def lost(self, slots: Mapping[int, Tokens]) -> None:
         """The engine is gone with what its slots held: nobody writes or reads any more."""
-        for tokens in slots:
-            self._cache.remember(tokens, len(tokens))
-            self._cache.lose(tokens, 0, "engine restarted")
+        for seq, tokens in slots.items():
+            if seq not in self._private:
+                self._cache.remember(tokens, len(tokens))
+                self._cache.lose(tokens, 0, "engine restarted")
+        self._private.clear()
         for request in list(self._commands):
             self.left(request)
         for exports in self._exports.values():

@@ -9,6 +9,7 @@ import numpy as np
 from lcpd.engine import protocol as p
 from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import Begun, Done, GenerationFailed, GenerationRefused, Progress, Text
+from lcpd.scheduler.recovery import after_progress
 from lcpd.scheduler.report import MISSES, fallen_back
 from lcpd.scheduler.request import Request, Stay
 from lcpd.scheduler.slots import EMPTY, Tokens
@@ -28,14 +29,15 @@ class News:
             case p.Step(outputs=outputs):
                 grown = [self._on_output(output, now) for output in outputs]
                 return any(grown)
-            case p.Saved():
+            case p.Saved(seq=seq):
                 self._state.keeper.saved(message)
+                self._state.table.saved(seq, self._state.keeper.covered(self._state.table[seq].tokens))
                 return True
             case p.Starved(cells=cells):
                 self._state.starved = cells
                 return True
             case p.Checkpointed():
-                self._state.keeper.checkpointed(message)
+                self._on_checkpointed(message)
                 return bool(self._state.waiting)
             case p.Started() | p.Prefilled() | p.Parked() | p.Finished() | p.Failed():
                 return self._on_request(message, now)
@@ -53,6 +55,7 @@ class News:
                 self._on_started(request, request.stay, message)
             case p.Prefilled():
                 self._on_prefilled(request, request.stay, message)
+                self._acquit(request)
                 return bool(self._state.waiting)
             case p.Parked():
                 self._on_parked(request, request.stay, message, now)
@@ -92,7 +95,13 @@ class News:
         """Each token of a prompt is counted once, where it came from at first; of anticipations what is computed."""
         shared = min(stay.resume.shared, begin)
         from_slot = "vram" if stay.resume.source == stay.seq else "shared"
-        for source, upto in ((from_slot, shared), ("ram", begin)):
+        from_disk, upto_disk = request.fetched
+        for source, upto in (
+            (from_slot, shared),
+            ("ram", min(begin, from_disk)),
+            ("disk", min(begin, upto_disk)),
+            ("ram", begin),
+        ):
             self._count(request, "" if request.anticipates else source, upto)
 
     def _count(self, request: Request, source: str, upto: int) -> None:
@@ -114,8 +123,24 @@ class News:
             request.progress = told
             request.generation.emit(Progress(told))
 
+    def _on_checkpointed(self, message: p.Checkpointed) -> None:
+        request = self._state.requests.get(message.request)
+        stay = request.stay if request is not None else None
+        if request is None or stay is None:
+            self._state.keeper.checkpointed(message)
+            return
+        before = len(stay.tokens) - len(request.prompt.tokens)
+        self._state.keeper.checkpointed(message, request.generated[before:])
+        if message.piece is not None:
+            stay.checkpoint = max(stay.checkpoint, message.position)
+
+    def _acquit(self, request: Request) -> bool:
+        """Whether it was a suspect until it got so far."""
+        before, request.record = request.record, after_progress(request.record, request.reached)
+        return before.suspect and not request.record.suspect
+
     def _on_output(self, output: p.Output, now: float) -> bool:
-        """Returns whether the reply outgrew what was reserved for it."""
+        """Returns whether the reply outgrew what was reserved for it, or the request is a suspect no more."""
         request = self._state.requests.get(output.request)
         if request is None or request.stay is None:
             return False
@@ -131,7 +156,8 @@ class News:
         self._metrics.generation_tokens.inc(len(output.tokens))
         request.generation.emit(Text(tuple(output.tokens), output.text, tuple(output.probs)))
         table = self._state.table
-        return table.reserve(stay.seq, request.need(table.capacity)) > 0 and table.used > table.capacity
+        grown = table.reserve(stay.seq, request.need(table.capacity)) > 0 and table.used > table.capacity
+        return self._acquit(request) or grown
 
     def _on_parked(self, request: Request, stay: Stay, message: p.Parked, now: float) -> None:
         self._leave(request, stay, _held(request, message.done, message.held), now)
@@ -169,7 +195,8 @@ class News:
         state.table.release(stay.seq, held, saved=state.keeper.covered(held), now=now)
         if request.anticipates:
             return  # nobody has asked for it yet, nor waited for its slot
-        state.keeper.remember(held, len(request.prompt.tokens))
+        if request.prompt.store:
+            state.keeper.remember(held, len(request.prompt.tokens))
         state.service += 0.2 * (now - stay.began - state.service)
 
 

@@ -168,7 +168,7 @@ def started(slots: Sequence[Slot], placement: Placement, demand: Demand, run: in
     kept = cells.front(source.runs, resume.shared) if source else ()
     rest = [slot for slot in slots if slot is not target]
     runs = cells.extended(kept, run, max(demand.reserve, resume.peak), (slot.runs for slot in rest))
-    new = replace(target, tokens=demand.tokens[: resume.begin], runs=runs, saved=0)
+    new = replace(target, tokens=demand.tokens[: resume.begin], runs=runs, saved=0, asked=False)
     return [new if slot is target else slot for slot in slots]
 
 

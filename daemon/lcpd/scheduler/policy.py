@@ -23,6 +23,10 @@ class Policy:
     """Checkpoints that one start takes at most, on models that need them."""
     checkpoint_interval: int = 8192
     """Tokens between two checkpoints of a long prefill."""
+    save_after: float = 5.0
+    """What a slot holds is saved to RAM when it has been idle for so long; 0: not before its place is needed."""
+    save_every: float = 30.0
+    """The tail of a running reply is saved so often; 0: never."""
 
 
 def admission_growth(cells: int) -> int:

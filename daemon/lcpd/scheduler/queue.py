@@ -7,6 +7,7 @@
        request did;
     4. the requests of a client, first come, first served.
 
+While there are suspects of a crash (:mod:`lcpd.scheduler.recovery`), they alone are in line, see `next_suspect`.
 Nobody is passed over for ever: whoever waits becomes interactive, and each client that is served goes behind all that
 wait by then.
 """
@@ -50,6 +51,10 @@ class Waiting:
     """Deadline of all its following; None before the first."""
     anticipates: bool = False
     """Whether it only prefills what may come; never in line."""
+    fetching: bool = False
+    """Whether it waits for the disk, while others may pass."""
+    suspicion: tuple[int, ...] = ()
+    """What speaks for its having crashed the engine; nothing but zeros: nothing does."""
 
     @property
     def start(self) -> float:
@@ -78,6 +83,12 @@ def in_order(waiting: Iterable[Waiting], served: Mapping[str, float], ageing: fl
             seen[background, one.client] = round_ + 1
         ranked.append(((background, not one.begun, round_, 0.0 if one.begun else turn[one.client], one.request), one))
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def next_suspect(ordered: Iterable[Waiting]) -> Waiting | None:
+    """The most suspicious of those in line, the first among equals; None where nobody is suspect."""
+    suspects = [one for one in ordered if any(one.suspicion)]
+    return max(suspects, key=lambda one: one.suspicion, default=None)
 
 
 def expired(waiting: Iterable[Waiting], timeout: float, now: float) -> Waiting | None:

@@ -82,7 +82,10 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class CacheReport:
-    """Where a prompt's tokens come from: `vram` + `shared` + `ram` + `computed` are all of them.  Counts of tokens."""
+    """Where a prompt's tokens come from: `vram` + `shared` + `ram` + `disk` + `computed` are all of them.
+
+    Counts of tokens.
+    """
 
     prompt: int = 0
     begin: int = 0
@@ -93,6 +96,8 @@ class CacheReport:
     """Shared with another slot."""
     ram: int = 0
     """Brought back from the arena."""
+    disk: int = 0
+    """Brought back from the arena, after they had been read from disk for this request."""
     computed: int = 0
     known: int = 0
     """That an earlier prompt or reply had as its prefix: what lies behind has to be computed by any cache."""
@@ -124,6 +129,8 @@ class Facts:
     past: Past
     rolls_back: bool
     """Whether a sequence can be truncated anywhere (pure attention)."""
+    fetched: tuple[int, int] = (0, 0)
+    """Tokens [begin, end) that were brought from disk to RAM for it."""
 
 
 def report(facts: Facts, placement: Placement, name: str = "") -> CacheReport:
@@ -133,12 +140,14 @@ def report(facts: Facts, placement: Placement, name: str = "") -> CacheReport:
     live = [common_prefix(slot.tokens, facts.tokens) for slot in facts.slots]
     matched = max([facts.known.covered, *live])
     past = _past(facts, live)
+    disk = max(0, min(resume.begin, facts.fetched[1]) - max(resume.shared, facts.fetched[0]))
     return CacheReport(
         prompt=prompt,
         begin=resume.begin,
         vram=resume.shared if own else 0,
         shared=0 if own else resume.shared,
-        ram=resume.restored,
+        ram=resume.restored - disk,
+        disk=disk,
         computed=prompt - resume.begin,
         known=past.length,
         matched=matched,
@@ -156,12 +165,14 @@ def fallen_back(report: CacheReport, begin: int, problem: str, damaged: bool) ->
     reason: Reason = "damaged" if damaged else "problem"
     vram = min(report.vram, begin)
     shared = min(report.shared, begin)
+    restored = begin - vram - shared
     return replace(
         report,
         begin=begin,
         vram=vram,
         shared=shared,
-        ram=begin - vram - shared,
+        ram=min(report.ram, restored),
+        disk=restored - min(report.ram, restored),
         computed=report.prompt - begin,
         checkpoint=False,
         reasons=(Recomputed(begin, report.begin, reason, problem), *report.reasons),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from lcpd.scheduler.decide import Running
 from lcpd.scheduler.generation import Generation, Prompt
 from lcpd.scheduler.policy import RUNNING_GROWTH, admission_growth
 from lcpd.scheduler.queue import Following, Waiting
+from lcpd.scheduler.recovery import CLEAN, Record
 from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.slots import Resume, Tokens
 
@@ -34,6 +35,12 @@ class Stay:
     """Tokens of this stay."""
     first_token: float = 0.0
     """When the first of them came."""
+    exported: int = 0
+    """Tokens that were in RAM when it began, or have been saved since."""
+    saved_at: float = 0.0
+    """When its tail was saved last, at first when it began."""
+    checkpoint: int = 0
+    """Position of the last checkpoint that was taken."""
 
     @property
     def prefilling(self) -> bool:
@@ -59,15 +66,15 @@ class Request:
     stay: Stay | None = None
     """Where it runs; None while it waits."""
     attempts: int = 0
-    """How often it was run from its beginning."""
+    """How often it was started, other than to go on with what the engine had kept."""
     closed: bool = False
     """Whether nobody listens any more while it still runs."""
     emitted: bool = False
-    """Whether a token has been given out; until then it can be run anew unnoticed."""
+    """Whether a token has been given out."""
     told: bool = False
     """Whether Begun has been said."""
     cached: int | None = None
-    """Tokens of the prompt that it found when it was run from its beginning; None before that."""
+    """Tokens of the prompt that it found when it was started first; None before that."""
     progress: int = 0
     """Tokens of the prompt that its consumer knows to be computed."""
     counted: int = 0
@@ -75,7 +82,13 @@ class Request:
     following: Following | None = None
     follow_until: float | None = None
     report: CacheReport | None = None
-    """Of its last start from its beginning; None before the first."""
+    """Of its first start; None before that."""
+    fetching: bool = False
+    """Whether it waits for the disk."""
+    fetched: tuple[int, int] = (0, 0)
+    """Its tokens [begin, end) that were brought from disk to RAM for it."""
+    record: Record = CLEAN
+    """What speaks against it."""
 
     @property
     def id(self) -> int:
@@ -101,20 +114,34 @@ class Request:
         """It waits from `now` on, to go on after `generated`."""
         self.since, self.generated, self.parked = now, generated, True
         self.stay = self.following = None
-        self.tokens = np.concatenate([self.prompt.tokens, np.array(generated, np.int32)])
+        self.tokens = self.all_tokens
 
     def run_again(self, now: float) -> None:
-        """It waits from `now` on, to be run from its beginning."""
-        if self.stay is not None:
-            self.since = now
-        self.parked, self.cached = False, None
-        self.stay = self.following = None
-        self.generated, self.tokens = [], self.prompt.tokens
+        """The engine is gone: it waits from `now` on, to go on after what it has generated."""
+        since = now if self.stay is not None else self.since
+        self.park(since, self.generated)
+        self.parked = False
+
+    def limit_to(self, capacity: int) -> None:
+        """The context holds `capacity` tokens: what the reply may have beyond that is cut off."""
+        room = capacity - len(self.prompt.tokens)
+        if self.prompt.max_tokens > room:
+            self.generation.prompt = replace(self.prompt, max_tokens=max(room, len(self.generated)))
 
     @property
     def length(self) -> int:
         """Tokens of prompt and reply."""
         return len(self.prompt.tokens) + len(self.generated)
+
+    @property
+    def all_tokens(self) -> Tokens:
+        """Those of prompt and reply so far."""
+        return np.concatenate([self.prompt.tokens, np.array(self.generated, np.int32)])
+
+    @property
+    def reached(self) -> int:
+        """Tokens of prompt and reply that are known to be computed."""
+        return self.stay.done if self.stay is not None and self.stay.prefilling else self.length
 
     def _reserve(self, growth: int, capacity: int) -> int:
         prompt = self.generation.prompt
@@ -147,6 +174,8 @@ class Request:
             following=self.following,
             follow_until=self.follow_until,
             anticipates=self.anticipates,
+            suspicion=self.record.weight,
+            fetching=self.fetching,
         )
 
     def as_running(self, stay: Stay, pending: tuple[int, ...]) -> Running:
@@ -163,4 +192,5 @@ class Request:
             anticipates=self.anticipates,
             stopping=stay.stopping,
             pending=pending,
+            suspect=self.record.suspect,
         )

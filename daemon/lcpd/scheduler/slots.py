@@ -49,7 +49,9 @@ class Slot:
     """The one that runs on it."""
     last_used: float = 0.0
     saved: int = 0
-    """Tokens that were in RAM too when it became idle."""
+    """Tokens that are in RAM too."""
+    asked: bool = False
+    """Whether all of it has been asked to be saved since it became idle."""
 
     @property
     def busy(self) -> bool:

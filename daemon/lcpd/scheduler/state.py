@@ -44,6 +44,17 @@ class State:
         """Those on a slot."""
         return [(request, request.stay) for request in self.requests.values() if request.stay is not None]
 
+    @property
+    def suspects(self) -> bool:
+        """Whether a request may have crashed the engine, and has not got past where it stood then."""
+        return any(request.record.suspect for request in self.requests.values())
+
+    def request_on(self, seq: int) -> Request:
+        """The request on a busy slot."""
+        number = self.table[seq].request
+        assert number is not None, "the slot is busy"
+        return self.requests[number]
+
     def keep_report(self, report: CacheReport) -> None:
         """The request of this name has begun."""
         if not report.name:

@@ -74,6 +74,15 @@ class SlotTable:
         runs = cells.resized(self[seq].runs, len(tokens))
         self._slots[seq] = Slot(seq, tokens, runs, last_used=now, saved=saved)
 
+    def ask(self, seq: int) -> None:
+        """An idle slot is being saved."""
+        self._slots[seq] = replace(self[seq], asked=True)
+
+    def saved(self, seq: int, count: int) -> None:
+        """The first `count` tokens of an idle slot are in RAM now."""
+        if not self[seq].busy:
+            self._slots[seq] = replace(self[seq], saved=count)
+
     def empty(self, seq: int) -> None:
         """The slot holds nothing any more."""
         self._slots[seq] = Slot(seq, last_used=self[seq].last_used)

@@ -19,7 +19,8 @@ BODIES = {
 }
 PARTED = Recomputed(7, 9, "diverged", "at token 7", Divergence(7, "system", (1, 2), (3, 4), (5, 6)))
 REPORT = CacheReport(
-    prompt=10, begin=6, vram=4, ram=2, computed=4, known=7, matched=7, checkpoint=True, seq=1, name="chatcmpl-1",
+    prompt=10, begin=6, vram=3, ram=2, disk=1, computed=4, known=7, matched=7, checkpoint=True, seq=1,
+    name="chatcmpl-1",
     reasons=(Recomputed(6, 7, "no checkpoint", "none between 6 and 7"), PARTED, Recomputed(9, 10, "last token", "")),
 )  # fmt: skip
 
@@ -35,13 +36,13 @@ async def ask(client, *turns, **fields):
 
 def test_a_header_says_it_in_one_line() -> None:
     assert cache_report.header(REPORT) == (
-        'hit=6; vram=4; shared=0; ram=2; computed=4; why="no-checkpoint:1,diverged@7:2,last-token:1"'
+        'hit=6; vram=3; shared=0; ram=2; disk=1; computed=4; why="no-checkpoint:1,diverged@7:2,last-token:1"'
     )
 
 
 def test_timings_have_ranges_and_no_tokens() -> None:
     assert cache_report.brief(REPORT) == {
-        "hit": 6, "vram": 4, "shared": 0, "ram": 2, "computed": 4,
+        "hit": 6, "vram": 3, "shared": 0, "ram": 2, "disk": 1, "computed": 4,
         "why": [
             {"reason": "no checkpoint", "begin": 6, "end": 7},
             {"reason": "diverged", "begin": 7, "end": 9, "position": 7, "role": "system"},
@@ -317,3 +318,47 @@ async def test_a_reply_that_was_cut_off_is_followed_by_nothing(make_client) -> N
     await until(lambda: not context.dispatcher.running)
     assert context.anticipator is not None
     assert context.anticipator.pending == 0
+
+
+# ---- privacy ---------------------------------------------------------------------------------------------
+
+
+async def test_a_purge_forgets_ram_and_idle_slots_and_needs_an_admin(make_client) -> None:
+    client = await make_client()
+    await ask(client, "hello, this is a longer text")
+    assert (await client.post("/cache/purge")).status == 403
+    response = await client.post("/cache/purge", headers=ADMIN)
+    assert (await response.json())["purged"].keys() == {"ram"}
+    assert all(not len(slot.tokens) for slot in context_of(client).dispatcher.slots)
+    assert context_of(client).cache.stats().nodes == 0
+    _, answer = await ask(client, "hello, this is a longer text")
+    assert answer["timings"]["cache"]["hit"] == 0
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_of_a_request_that_says_so_nothing_is_kept(make_client, name) -> None:
+    client = await make_client()
+    path, body = BODIES[name]
+    response = await client.post(path, json=body, headers={"x-lcpd-cache": "no-store"})
+    assert response.status == 200
+    answer = await response.json()
+    assert (await client.get(f"/cache/requests/{answer['id']}")).status == 404
+    context = context_of(client)
+    context.dispatcher.save(0)
+    assert context.cache.stats().nodes == 0
+    assert context.cache.stats().remembered == 0
+    assert not context.dispatcher.exporting
+
+
+async def test_a_slot_that_is_not_stored_is_still_used(make_client) -> None:
+    client = await make_client()
+    for _ in range(2):
+        response = await client.post(CHAT, json=chat_body("hello, this is text"), headers={"x-lcpd-cache": "no-store"})
+    assert (await response.json())["timings"]["cache"]["hit"] > 0
+
+
+async def test_other_wishes_about_the_cache_are_refused(make_client) -> None:
+    client = await make_client()
+    response = await client.post(CHAT, json=chat_body("hello"), headers={"x-lcpd-cache": "no-cache"})
+    assert response.status == 400
+    assert (await response.json())["error"]["param"] == "x-lcpd-cache"

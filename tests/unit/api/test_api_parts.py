@@ -311,3 +311,22 @@ async def test_closing_the_heartbeats_ends_their_source():
     assert await anext(beats) == "beat"
     await beats.aclose()
     await asyncio.wait_for(ended.wait(), 5)
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.4", False),
+        ("fe80::1%eth0", False),
+        ("box.lan", False),
+        ("", False),
+    ],
+)
+def test_only_loopback_addresses_are_out_of_the_reach_of_other_machines(address, loopback):
+    assert guard.is_loopback(address) == loopback

@@ -74,13 +74,16 @@ async def test_headers_come_at_once_and_tell_proxies_not_to_wait(make_client):
 
 
 @pytest.mark.parametrize(("dialect", "marker"), [("chat", "error"), ("completions", "error"), ("messages", "type")])
-async def test_a_stream_whose_engine_dies_ends_in_an_error_of_its_dialect(make_client, dialect, marker):
-    client = await make_client({"reply": "a long reply", "faults": [{"at": "token:3", "do": "kill"}]})
+async def test_a_stream_that_kills_the_engine_twice_ends_in_an_error_of_its_dialect(make_client, dialect, marker):
+    client = await make_client({"reply": "a long reply", "poison": "hello"})
     path, body = PATHS[dialect]
     last = events(await (await client.post(path, json=body)).text())[-1]
     error = last["error"]
     assert marker in last
-    assert "send the request again" in error["message"]
+    assert "crashed the engine twice" in error["message"]
+    again = await client.post(path, json=body)
+    assert again.status == 500
+    assert "is quarantined: it is refused for another" in (await again.json())["error"]["message"]
 
 
 async def test_a_client_that_goes_away_frees_its_slot(make_client):

@@ -313,6 +313,27 @@ def test_nothing_is_reserved_before_the_bounds_are_known() -> None:
     assert cache.reserve_checkpoint() is None
 
 
+def test_where_a_checkpoint_is_all_of_the_state_it_is_enough() -> None:
+    """As on purely recurrent models, whose segments have no bytes."""
+    bench = Bench(ROOMY)
+    assert bench.cache.needs_segments
+    bench.cache.configure(segment_bytes=(0, 0), checkpoint_bytes=CHECKPOINT_BYTES)
+    assert not bench.cache.needs_segments
+    assert bench.save(HEAD) == []
+    bench.take_checkpoint(HEAD[:4])
+    bench.take_checkpoint(HEAD)
+    assert bench.cache.covered(HEAD[:11]) == 4
+    assert bench.cache.covered(conversation(1, 2)) == 12
+    assert bench.cache.segments(conversation(1, 2), 0, 12) == []
+
+
+def test_segments_are_needed_where_there_are_no_checkpoints_and_before_anything_is_known() -> None:
+    cache = PromptCache(Arena(ROOMY))
+    assert cache.needs_segments
+    cache.configure(segment_bytes=SEGMENT_BYTES, checkpoint_bytes=0)
+    assert cache.needs_segments
+
+
 def test_without_an_arena_nothing_is_kept_and_nothing_fails() -> None:
     bench = Bench(0)
     assert bench.save(HEAD) == []

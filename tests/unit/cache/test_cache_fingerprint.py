@@ -137,6 +137,16 @@ def test_what_only_changes_the_order_of_sums_or_the_room_is_no_difference(info: 
     assert difference(fingerprint(FILE, BUILD, SETTINGS, info), OURS) == ""
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"path": Path("/elsewhere")}, {"created": "later"}, {"devices": ("CPU", "CUDA0")}, {"abi": 2}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_build_that_is_made_again_or_moved_keeps_the_cache(change: dict[str, object]) -> None:
+    again = replace(BUILD, **change)  # type: ignore[arg-type]
+    assert difference(OURS, fingerprint(FILE, again, SETTINGS, INFO)) == ""
+
+
 def test_with_rope_factors_for_long_contexts_the_context_length_matters() -> None:
     long = replace(FILE, long_factors=True)
     stored = fingerprint(long, BUILD, SETTINGS, INFO)

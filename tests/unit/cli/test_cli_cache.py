@@ -157,5 +157,28 @@ def test_a_pin_is_undone_by_its_number(server: Server, capsys: pytest.CaptureFix
     assert "pin 2 is undone" in capsys.readouterr().out
 
 
+def test_a_purge_says_what_went(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["/cache/purge"] = {"purged": {"ram": {"bytes": 2**30}, "disk": {"files": 1200, "bytes": 2**31}}}
+    assert run(["cache", "--url", server.url, "purge", "--yes"]) == 0
+    assert server.asked == [("POST", "/cache/purge", {}, None)]
+    out = capsys.readouterr().out
+    assert "RAM: 1.0 GiB removed" in out
+    assert "disk: 1,200 files (2.0 GiB) removed" in out
+
+
+def test_a_purge_asks_first(server: Server) -> None:
+    assert run(["cache", "--url", server.url, "purge"]) != 0
+    assert server.asked == []
+
+
+def test_the_disk_is_shown_with_what_is_wrong_with_it(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    disk = {"size": 2**31, "used": 2**30, "files": 1200, "queue": 3, "state": "degraded", "reason": "full: no space"}
+    server.answers["/cache"] = {**VIEW, "disk": disk}
+    assert run(["cache", "--url", server.url]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "disk: 1.0 GiB of 2.0 GiB used (50 %) in 1,200 files, 3 conversations wait to be written" in out
+    assert "degraded: full: no space" in out
+
+
 def test_a_quoted_text_stays_on_its_line() -> None:
     assert quoted('a "b"\n\tc é') == '"a \\"b\\"\\n\\tc é"'

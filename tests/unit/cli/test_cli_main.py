@@ -118,7 +118,7 @@ def test_serve_takes_exactly_the_promised_flags(daemon: Daemon) -> None:
         "--cache-disk": "2GiB",
         "--api-key-file": "/keys",
     }
-    assert run(["serve", *(part for pair in promised.items() for part in pair)]) == 0
+    assert run(["serve", "--insecure", *(part for pair in promised.items() for part in pair)]) == 0
     (settings,) = daemon.settings
     server, model, cache = settings.server, settings.model, settings.cache
     assert (server.host, server.port, server.api_key_file) == ("0.0.0.0", 9000, Path("/keys"))
@@ -126,7 +126,8 @@ def test_serve_takes_exactly_the_promised_flags(daemon: Daemon) -> None:
     assert (model.threads, model.gpu_layers, model.flash_attn) == (3, 7, "on")
     assert (model.batch, model.ubatch, model.alias) == (1024, 256, "small")
     assert (cache.ram, cache.dir, cache.disk) == (2**30, Path("/prompts"), 2**31)
-    assert set(FLAGS.values()) == set(promised)
+    assert server.insecure
+    assert set(FLAGS.values()) == {"--insecure", *promised}
 
 
 def test_serve_reads_the_file_it_is_given(daemon: Daemon, tmp_path: Path) -> None:

@@ -39,6 +39,21 @@ def test_the_file_beats_the_default(file: Path) -> None:
     assert loaded.origins["model.slots"] == "default"
 
 
+def test_keys_that_systemd_passes_as_credentials_are_used(tmp_path: Path) -> None:
+    (tmp_path / "lcpd.api-keys").write_text("secret")
+    loaded = load(None, {}, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert loaded.settings.server.api_key_file == tmp_path / "lcpd.api-keys"
+    assert loaded.origins["server.api_key_file"] == "credential lcpd.api-keys"
+    assert loaded.settings.server.admin_key_file is None
+
+
+def test_the_file_beats_a_credential(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "lcpd.admin-keys").write_text("secret")
+    file.write_text('[server]\nadmin_key_file = "/etc/keys"\n')
+    loaded = load(file, {}, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert loaded.settings.server.admin_key_file == Path("/etc/keys")
+
+
 def test_the_environment_beats_the_file(file: Path) -> None:
     file.write_text("[model]\nctx = 1000\nslots = 2\n")
     loaded = load(file, {}, {"LCPD_MODEL__CTX": "2000"})

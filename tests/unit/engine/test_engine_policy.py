@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lcpd.engine.policy import RestartPolicy, Watchdog
+from lcpd.engine.policy import Death, RestartPolicy, Watchdog
 from lcpd.engine.protocol import Beat
 
 POLICY = RestartPolicy(backoff=0.5, backoff_max=3, crash_limit=5, crash_window=100)
@@ -21,15 +21,29 @@ POLICY = RestartPolicy(backoff=0.5, backoff_max=3, crash_limit=5, crash_window=1
     ],
 )
 def test_the_delay_doubles_up_to_its_cap_until_it_is_a_crash_loop(crashes: list[float], delay: float | None) -> None:
-    assert POLICY.delay(crashes, now=1) == delay
+    assert POLICY.delay(deaths(*crashes), now=1) == delay
 
 
 def test_crashes_before_the_window_are_forgotten() -> None:
-    assert POLICY.delay([0, 1, 2, 3, 150], now=150) == 0.5
+    assert POLICY.delay(deaths(0, 1, 2, 3, 150), now=150) == 0.5
 
 
 def test_a_crash_exactly_one_window_ago_still_counts() -> None:
-    assert POLICY.delay([50, 150], now=150) == 1.0
+    assert POLICY.delay(deaths(50, 150), now=150) == 1.0
+
+
+def test_crashes_before_the_engine_computed_something_do_not_count() -> None:
+    assert POLICY.delay([*deaths(0, 0, 0, 0), Death(0, computed=True), *deaths(0)], now=1) == 0.5
+
+
+@pytest.mark.parametrize(("kills", "delay"), [(1, 0.5), (9, 0.5), (10, 1.0), (24, 3.0), (25, None)])
+def test_a_death_by_sigkill_counts_a_fifth_of_a_crash(kills: int, delay: float | None) -> None:
+    assert POLICY.delay([Death(0, killed=True)] * kills, now=1) == delay
+
+
+def deaths(*times: float) -> list[Death]:
+    """Crashes of an engine that has computed nothing."""
+    return [Death(time) for time in times]
 
 
 def beat(batches: int = 0, running: int = 0) -> Beat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from fakes import vocab
 from fakes.worker import Fault, load, worker_command
 from lcpd.engine import protocol as p
-from lcpd.engine.policy import RestartPolicy
+from lcpd.engine.policy import Death, RestartPolicy
 from lcpd.engine.supervisor import NotReadyError, State, Supervisor, WorkerSettings
 
 AT_ONCE = RestartPolicy(backoff=0.0, crash_limit=100)
@@ -159,7 +159,7 @@ async def test_a_killed_worker_is_started_again(make: Make) -> None:
     first = supervisor.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    assert await recorder.expect("down") == ("the worker was killed by SIGKILL", "crash")
+    assert await recorder.expect("down") == ("the worker was killed by SIGKILL", "killed")
     await recorder.expect("up")
     assert supervisor.state is State.READY
     assert supervisor.restarts == 1
@@ -197,10 +197,10 @@ class Recording(RestartPolicy):
 
     counts: list[int]
 
-    def delay(self, crashes: list[float], now: float) -> float | None:
-        self.counts.append(len(crashes))
-        assert crashes[-1] == now
-        return None if len(crashes) == 3 else 0.0
+    def delay(self, deaths: Sequence[Death], now: float) -> float | None:
+        self.counts.append(len(deaths))
+        assert deaths[-1] == Death(now)
+        return None if len(deaths) == 3 else 0.0
 
 
 async def test_how_long_to_wait_is_the_policys_decision_over_all_crashes(make: Make) -> None:

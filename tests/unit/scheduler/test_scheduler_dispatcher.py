@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,19 +21,21 @@ from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.scheduler.generation import (
     Begun,
     Done,
-    EngineDied,
     EngineFailed,
     Event,
     Generation,
+    GenerationFailed,
     GenerationRefused,
     Progress,
     Prompt,
+    Quarantined,
     QueueFull,
     QueueTimedOut,
     Text,
 )
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.report import NOTHING
+from lcpd.scheduler.saving import AHEAD
 from lcpd.scheduler.slots import Span
 
 
@@ -113,6 +116,14 @@ class Engine:
 
     def figure(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def text(tokens: bytes) -> str:
+    return bytes(p.unpack(tokens).tolist()).decode()
+
+
+def replace_info(info: p.ModelInfo, **changes: Any) -> p.ModelInfo:
+    return msgspec.structs.replace(info, **changes)
 
 
 def piece(extent: p.Extent) -> p.Piece:
@@ -560,6 +571,13 @@ async def test_a_prompt_waits_for_cells_that_running_ones_hold() -> None:
     assert [m.request for m in engine.save() if isinstance(m, p.Start)] == [waiting.id]
 
 
+async def test_purely_recurrent_state_takes_no_cells_so_every_slot_can_be_as_long_as_the_context() -> None:
+    engine = Engine(slots=2, n_ctx=100, kind="recurrent").up()
+    engine.dispatcher.submit(prompt("a" * 60))
+    engine.dispatcher.submit(prompt("b" * 60))
+    assert [start.seq for start in engine.take() if isinstance(start, p.Start)] == [0, 1]
+
+
 async def test_replies_that_outgrow_the_cache_park_the_youngest_which_goes_on_when_there_is_room() -> None:
     engine = Engine(slots=2, n_ctx=100).up()
     old = engine.dispatcher.submit(prompt("a" * 30, max_tokens=60))
@@ -701,16 +719,22 @@ async def test_one_that_is_closed_while_it_is_being_parked_is_gone_when_the_engi
     assert (engine.dispatcher.running, engine.dispatcher.waiting) == (1, 0)
 
 
-async def test_a_parked_request_shares_the_fate_of_running_ones_when_the_engine_dies() -> None:
+async def test_a_parked_request_goes_on_with_its_reply_when_the_engine_dies_and_is_no_suspect() -> None:
     engine = Engine().up()
     shown = engine.dispatcher.submit(prompt("a title", priority="background"))
     engine.prefill(engine.start())
     engine.say(p.Step([p.Output(shown.id, [120], "x")]))
-    engine.dispatcher.submit(prompt("quick"))
+    urgent = engine.dispatcher.submit(prompt("quick"))
     engine.say(parked(shown.id, "a title", done=7, generated="x"))
-    engine.dispatcher.on_down("killed", "crash")
-    with pytest.raises(EngineDied):
-        await events(shown)
+    engine.take()
+    engine.dispatcher.on_down("crashed", "crash")
+    engine.up()
+    start = engine.start()
+    assert start.request == urgent.id
+    engine.run(start)
+    (again,) = engine.save()
+    assert isinstance(again, p.Start)
+    assert (again.request, text(again.reply)) == (shown.id, "x")
 
 
 async def test_a_request_parked_in_its_prefill_is_run_again_when_the_engine_dies() -> None:
@@ -1110,33 +1134,132 @@ async def test_those_that_ran_are_first_in_line_again_in_their_old_order() -> No
     engine.dispatcher.on_down("killed", "crash")
     assert engine.dispatcher.waiting == 3
     engine.up()
-    first, second = engine.take()
-    assert [m.request for m in (first, second) if isinstance(m, p.Start)] == [g.id for g in generations[:2]]
+    first = engine.start()
+    engine.prefill(first)
+    engine.say(p.Step([p.Output(first.request, [120], "x")]))
+    assert [first.request, engine.start().request] == [g.id for g in generations[:2]]
 
 
-async def test_a_generation_during_which_the_engine_dies_twice_is_not_run_a_third_time() -> None:
+async def test_a_generation_that_ran_alone_when_the_engine_died_twice_is_quarantined() -> None:
     engine = Engine().up()
     generation = engine.dispatcher.submit(prompt("poison"))
-    engine.dispatcher.on_down("killed", "crash")
+    engine.dispatcher.on_down("aborted", "crash")
     engine.up()
-    engine.dispatcher.on_down("killed again\nwith a log", "crash")
-    with pytest.raises(EngineDied, match=r"killed again$"):
+    engine.dispatcher.on_down("aborted again\nwith a log", "crash")
+    with pytest.raises(Quarantined, match=r"crashed the engine twice.*\(aborted again\), and is quarantined"):
         await events(generation)
     assert engine.dispatcher.waiting == 0
 
 
-async def test_a_generation_that_has_given_out_a_token_ends_with_an_error_after_what_it_had() -> None:
+async def test_the_same_request_is_refused_at_once_until_the_quarantine_is_over_and_others_are_not() -> None:
+    engine = Engine().up()
+    engine.dispatcher.submit(prompt("poison"))
+    engine.dispatcher.on_down("aborted", "crash")
+    engine.up()
+    engine.dispatcher.on_down("aborted", "hang")
+    with pytest.raises(Quarantined, match="refused for another 600 s"):
+        engine.dispatcher.submit(prompt("poison"))
+    engine.dispatcher.submit(replace(prompt("poison"), sampling=b'{"top_k":1}')).close()
+    engine.clock.advance(600)
+    engine.dispatcher.submit(prompt("poison"))
+
+
+async def test_a_generation_that_has_given_out_tokens_goes_on_behind_them() -> None:
     engine = Engine().up()
     generation = engine.dispatcher.submit(prompt("hello"))
     r = engine.start().request
     engine.say(p.Started(r, 0), p.Prefilled(r, 5, 0.1), p.Step([p.Output(r, [120], "x")]))
-    engine.dispatcher.on_down("killed\nand the log", "crash")
-    seen: list[Event] = []
-    with pytest.raises(EngineDied, match=r"on this request: killed$"):
-        async for batch in generation.batches():
-            seen += batch
-    assert seen[-1] == Text((120,), "x")
+    engine.dispatcher.on_down("killed\nand the log", "killed")
+    start = engine.up().start()
+    assert (start.request, text(start.tokens), text(start.reply)) == (r, "hello", "x")
+    engine.say(p.Started(r, 0), p.Prefilled(r, 5, 0.1), p.Step([p.Output(r, [121], "y")]), finished(r, "xy"))
+    told = await events(generation)
+    assert [event for event in told if isinstance(event, Begun | Text)] == [Begun(0), Text((120, 121), "xy")]
+    assert isinstance(told[-1], Done)
+
+
+async def test_being_killed_from_outside_is_borne_twenty_times_without_any_progress() -> None:
+    engine = Engine().up()
+    generation = engine.dispatcher.submit(prompt("unlucky"))
+    for _ in range(19):
+        engine.dispatcher.on_down("killed", "killed")
+        engine.up()
+    assert pending(generation)
+    engine.dispatcher.on_down("killed", "killed")
+    with pytest.raises(Quarantined, match="20 times"):
+        await events(generation)
+
+
+async def test_what_ran_when_the_engine_died_goes_on_one_at_a_time_and_the_rest_waits_for_that() -> None:
+    engine = Engine(slots=3).up()
+    one, two = engine.dispatcher.submit(prompt("one")), engine.dispatcher.submit(prompt("two"))
+    for start in engine.take():
+        assert isinstance(start, p.Start)
+        engine.prefill(start)
+    engine.dispatcher.on_down("aborted", "crash")
+    other = engine.dispatcher.submit(prompt("three"))
+    engine.up()
+    start = engine.start()
+    assert start.request == one.id
+    engine.prefill(start)
+    assert engine.take() == []  # it stands where it stood
+    engine.say(p.Step([p.Output(one.id, [120], "x")]))
+    start = engine.start()
+    assert start.request == two.id
+    engine.prefill(start)
+    engine.say(p.Step([p.Output(two.id, [120], "x")]))
+    assert engine.start().request == other.id
+
+
+async def test_the_one_that_was_there_each_time_stands_first_in_line() -> None:
+    engine = Engine(slots=2).up()
+    bystander, poison = engine.dispatcher.submit(prompt("one")), engine.dispatcher.submit(prompt("two"))
+    engine.take()
+    engine.dispatcher.on_down("aborted", "crash")
+    engine.up()
+    start = engine.start()
+    engine.prefill(start)
+    engine.say(p.Step([p.Output(bystander.id, [120], "x")]))
+    assert engine.start().request == poison.id
+    engine.dispatcher.on_down("aborted", "crash")
+    engine.up()
+    assert engine.start().request == poison.id  # and alone
+    engine.dispatcher.on_down("aborted", "crash")
+    with pytest.raises(Quarantined):
+        await events(poison)
+    assert engine.up().start().request == bystander.id
+
+
+async def test_a_hang_is_a_death_like_others() -> None:
+    engine = Engine().up()
+    generation = engine.dispatcher.submit(prompt("hello"))
+    engine.take()
+    engine.dispatcher.on_down("no sign of life", "hang")
+    assert engine.up().start().request == generation.id
+
+
+async def test_what_does_not_fit_into_a_smaller_context_after_a_restart_is_an_error_or_cut_short() -> None:
+    engine = Engine(slots=2, n_ctx=400).up()
+    fits = engine.dispatcher.submit(replace(prompt("fits"), max_tokens=300))
+    large = engine.dispatcher.submit(prompt("x" * 120))
+    engine.take()
+    engine.dispatcher.on_down("out of memory", "memory")
+    engine.info = replace_info(engine.info, n_ctx=100)
+    start = engine.up().start()
+    assert (start.request, start.max_tokens) == (fits.id, 96)
+    with pytest.raises(GenerationFailed, match="context of 100 tokens"):
+        await events(large)
+
+
+async def test_an_anticipation_during_which_the_engine_dies_is_over() -> None:
+    engine = Engine().up()
+    ahead = engine.dispatcher.submit(Prompt(prompt("hello").tokens, (), b"{}", 0, kind="prefill"))
+    engine.take()
+    engine.dispatcher.on_down("aborted", "crash")
+    assert isinstance((await events(ahead))[-1], Done)
     assert engine.up().take() == []
+    with pytest.raises(Quarantined):
+        engine.dispatcher.submit(ahead.prompt)
 
 
 async def test_a_generation_that_was_closed_is_not_run_again() -> None:
@@ -1169,6 +1292,97 @@ async def test_an_engine_that_fails_for_good_fails_all_that_run_or_wait_or_come_
     with pytest.raises(EngineFailed, match=r"crash loop: 5 crashes$"):
         engine.dispatcher.submit(prompt("3"))
     assert (engine.dispatcher.running, engine.dispatcher.waiting) == (0, 0)
+
+
+# ---- what only slots hold is saved in time -----------------------------------------------------------------
+
+
+async def test_a_slot_that_has_been_idle_for_a_while_is_saved_and_not_again_when_its_place_is_needed() -> None:
+    engine = Engine(kind="hybrid").up()
+    engine.dispatcher.submit(TURN_1)
+    engine.run(engine.start())
+    engine.clock.advance(4.9)
+    assert engine.take() == []
+    engine.clock.advance(0.2)
+    (save,) = engine.sent
+    assert isinstance(save, p.Save)
+    assert save.checkpoint is not None
+    engine.save()
+    engine.clock.advance(100)
+    assert engine.take() == []
+    engine.dispatcher.submit(prompt("something else"))
+    assert isinstance(engine.take()[0], p.Start)
+
+
+async def test_idle_slots_are_saved_one_after_the_other() -> None:
+    engine = Engine(slots=2).up()
+    for text in ("one thing", "another"):
+        engine.dispatcher.submit(prompt(text))
+        engine.run(engine.start())
+    engine.clock.advance(6)
+    assert len(engine.sent) == 1
+    (first,) = engine.sent
+    engine.sent = []
+    assert isinstance(first, p.Save)
+    segments = [p.Segment(cut.begin, cut.end, piece(cut.extent)) for cut in first.cuts]
+    engine.say(p.Saved(first.seq, segments, None))
+    (second,) = engine.take()
+    assert isinstance(second, p.Save)
+    assert second.seq != first.seq
+
+
+@pytest.mark.parametrize("ram", [0, 128])
+async def test_nothing_is_saved_early_where_the_cache_has_no_room_to_speak_of(ram: int) -> None:
+    engine = Engine(ram=ram).up()
+    engine.dispatcher.submit(prompt(TEXT))
+    engine.run(engine.start())
+    engine.clock.advance(60)
+    assert engine.take() == []
+
+
+async def test_a_long_prompt_is_saved_while_it_is_computed() -> None:
+    engine = Engine(checkpoint_interval=40).up()
+    r = engine.dispatcher.submit(prompt("x" * 100)).id
+    engine.take()
+    engine.say(p.Started(r, 0), p.Prefilled(r, 16, 0.1))
+    assert engine.take() == []
+    engine.say(p.Prefilled(r, 32, 0.1), p.Prefilled(r, 48, 0.1))
+    (save,) = engine.take()
+    assert isinstance(save, p.Save)
+    assert ([(cut.begin, cut.end) for cut in save.cuts], save.checkpoint) == ([(0, 32)], None)
+
+
+async def test_a_long_prompt_is_saved_up_to_each_checkpoint_where_those_are_needed() -> None:
+    engine = Engine(kind="hybrid", checkpoint_interval=40).up()
+    r = engine.dispatcher.submit(prompt("x" * 100)).id
+    start = engine.start()
+    assert sorted(start.checkpoints) == [40, 80]
+    engine.say(p.Started(r, 0), p.Prefilled(r, 40, 0.1))
+    assert engine.take() == []
+    extent = start.checkpoints[40]
+    engine.say(p.Checkpointed(r, 40, extent, piece(extent)))
+    (save,) = engine.take()
+    assert isinstance(save, p.Save)
+    assert ([(cut.begin, cut.end) for cut in save.cuts], save.checkpoint) == ([(0, 40)], None)
+
+
+async def test_a_long_reply_leaves_a_checkpoint_of_its_tail() -> None:
+    engine = Engine(kind="hybrid").up()
+    r = engine.dispatcher.submit(prompt("hello")).id
+    engine.prefill(engine.start())
+    engine.say(p.Step([p.Output(r, [120], "x")]))
+    engine.clock.advance(30)
+    (mark,) = engine.take()
+    assert isinstance(mark, p.Mark)
+    assert mark.position == 5 + AHEAD
+    engine.say(p.Step([p.Output(r, [120] * AHEAD, "x" * AHEAD)]))
+    engine.say(p.Checkpointed(r, mark.position, mark.extent, piece(mark.extent)))
+    (save,) = engine.take()
+    assert isinstance(save, p.Save)
+    assert [(cut.begin, cut.end) for cut in save.cuts] == [(0, mark.position)]
+    engine.say(p.Saved(save.seq, [p.Segment(c.begin, c.end, piece(c.extent)) for c in save.cuts], None))
+    engine.dispatcher.on_down("killed", "killed")
+    assert engine.up().start().begin == mark.position
 
 
 # ---- model_info -------------------------------------------------------------------------------------------

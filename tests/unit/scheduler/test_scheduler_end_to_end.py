@@ -25,19 +25,19 @@ from fakes.worker import Fault, load, worker_command
 from lcpd.cache.arena import Arena
 from lcpd.cache.cache import PromptCache
 from lcpd.engine.policy import RestartPolicy
-from lcpd.engine.protocol import ToWorker
+from lcpd.engine.protocol import FromWorker, Started, ToWorker
 from lcpd.engine.supervisor import Supervisor, WorkerSettings
 from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.scheduler.generation import (
     Begun,
     Done,
-    EngineDied,
     EngineFailed,
     Event,
     Generation,
     Progress,
     Prompt,
+    Quarantined,
     Text,
 )
 from lcpd.scheduler.policy import Policy
@@ -58,7 +58,15 @@ class Engine:
             command=worker_command(**script),
             descriptors=(self.arena.fd,) if ram else (),
         )
+        self.messages: list[FromWorker] = []
         self.supervisor = Supervisor(settings, self.dispatcher)
+        listen = self.dispatcher.on_message
+
+        def hear(message: FromWorker) -> None:
+            self.messages.append(message)
+            listen(message)
+
+        self.dispatcher.on_message = hear  # type: ignore[method-assign]
 
     def _send(self, message: ToWorker) -> None:
         self.supervisor.send(message)
@@ -321,15 +329,58 @@ async def test_an_engine_that_dies_before_the_first_token_is_not_noticed(
     assert engine.supervisor.restarts == 1
 
 
-async def test_an_engine_that_dies_later_ends_the_running_replies_and_serves_the_waiting_ones(
+@pytest.mark.parametrize("fault", ["kill", "exit:1", "nonsense"])
+async def test_replies_go_on_where_they_were_when_the_engine_dies(make: Make, tmp_path: Path, fault: str) -> None:
+    engine = make(slots=2, faults=[Fault("token:7", fault, once=str(tmp_path / "first life"))])
+    questions = [prompt(("user", word)) for word in ("one", "two", "three")]
+    generations = [engine.dispatcher.submit(question) for question in questions]
+    for question, generation in zip(questions, generations, strict=True):
+        assert (await reply(generation))[0] == right_reply(question)
+    assert engine.supervisor.restarts == 1
+
+
+async def test_a_reply_that_ends_with_the_last_token_before_the_death_is_ended_by_the_next_engine(
     make: Make, tmp_path: Path
 ) -> None:
-    engine = make(faults=[Fault("token:3", "kill", once=str(tmp_path / "first life"))])
-    one, two = prompt(("user", "one")), prompt(("user", "two"))
-    running, waiting = engine.dispatcher.submit(one), engine.dispatcher.submit(two)
-    with pytest.raises(EngineDied, match="killed by SIGKILL"):
-        await reply(running)
-    assert (await reply(waiting))[0] == right_reply(two)
+    engine = make(reply="xyz", faults=[Fault("token:3", "exit:1", once=str(tmp_path / "first life"))])
+    said, done = await reply(engine.dispatcher.submit(prompt(("user", "one"), max_tokens=3)))
+    assert (said, done.reason, done.generated) == ("xyz", "length", 3)
+
+
+async def test_text_that_was_held_back_for_a_stop_string_is_neither_lost_nor_sent_twice(
+    make: Make, tmp_path: Path
+) -> None:
+    fields = b'{"stop":["abcd"]}'
+    engine = make(reply="1 ab 2 abcd 3", faults=[Fault("token:4", "exit:1", once=str(tmp_path / "first life"))])
+    said, done = await reply(engine.dispatcher.submit(prompt(("user", "one"), fields=fields)))
+    assert (said, done.reason, done.stop) == ("1 ab 2 ", "stop-string", "abcd")
+
+
+async def test_a_request_that_kills_the_engine_each_time_is_quarantined_and_its_neighbours_finish(make: Make) -> None:
+    engine = make(slots=3, poison="poison")
+    words = ["one", "two", "poison", "three", "four"]
+    questions = [prompt(("user", word)) for word in words]
+    generations = [engine.dispatcher.submit(question) for question in questions]
+    for word, question, generation in zip(words, questions, generations, strict=True):
+        if word == "poison":
+            with pytest.raises(Quarantined, match="crashed the engine twice"):
+                await reply(generation)
+        else:
+            assert (await reply(generation))[0] == right_reply(question)
+    with pytest.raises(Quarantined, match="refused for another"):
+        engine.dispatcher.submit(questions[2])
+
+
+@pytest.mark.parametrize("kind", ["attention", "hybrid"])
+async def test_a_death_costs_one_interval_at_most(make: Make, tmp_path: Path, kind: str) -> None:
+    policy = Policy(follow_min=4, checkpoint_interval=64)
+    death = Fault("prefill:60", "exit:1", once=str(tmp_path / "first life"))
+    engine = make(kind=kind, policy=policy, prefill_seconds=0.005, faults=[death])
+    question = prompt(("user", "x" * 600))
+    assert (await ask(engine, question))[0] == right_reply(question)
+    computed = [m for m in engine.messages if isinstance(m, Started)]
+    assert [m.problem for m in computed] == ["", ""]
+    assert 60 * 8 - computed[1].begin <= 64 + 64 // 16 + 2 * 8
 
 
 async def test_after_a_restart_every_slot_is_known_to_be_empty(make: Make) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,13 +23,14 @@ from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
-from lcpd.scheduler.generation import Done, Event, Generation, Prompt, QueueFull, QueueTimedOut
+from lcpd.scheduler.generation import Done, Event, Generation, Prompt, Quarantined, QueueFull, QueueTimedOut
 from lcpd.scheduler.placement import used
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.slots import Span
 
 HEADS = ("", "you are an agent. ", "you are an agent. these are your tools. ", "another head ")
 TAILS = ("one", "two", "a longer question than the others", "x" * 30)
+POISON = "longer question"
 Move = tuple[Any, ...]
 Setup = tuple[int, Kind, int, int]
 """Slots, kind of model, cells, bytes of RAM."""
@@ -37,16 +38,34 @@ ROUNDS = 20_000
 """Steps within which everything must be over once nothing new comes."""
 
 
+class Poisoned(Exception):
+    """The worker would be dead."""
+
+
+def _die() -> NoReturn:
+    raise Poisoned
+
+
 class System:
     """A dispatcher and a worker with the messages between them under the test's control."""
 
-    def __init__(self, slots: int, kind: Kind, n_ctx: int, ram: int) -> None:
+    def __init__(self, slots: int, kind: Kind, n_ctx: int, ram: int, poison: str = "") -> None:
         self.clock = FakeClock()
         self.arena = Arena(ram)
         self.cache = PromptCache(self.arena, segment_chunk=16, clock=self.clock.now)
-        policy = Policy(queue_size=6, queue_timeout=1000, ageing=50, follow_timeout=100, follow_min=6, checkpoints=3)
+        policy = Policy(
+            queue_size=6,
+            queue_timeout=1000,
+            ageing=50,
+            follow_timeout=100,
+            follow_min=6,
+            checkpoints=3,
+            checkpoint_interval=32,
+            save_after=40,
+            save_every=0.3,
+        )
         self.dispatcher = Dispatcher("fake", slots, policy, self.cache, self._send, Metrics(), self.clock)
-        self.script = Script(kind=kind, n_ctx=n_ctx)
+        self.script = Script(kind=kind, n_ctx=n_ctx, poison=poison)
         self.load = load(slots, n_ctx, n_batch=8, arena_bytes=ram)
         self.commands: deque[p.ToWorker] = deque()
         self.messages: deque[p.FromWorker] = deque()
@@ -61,13 +80,14 @@ class System:
         """A new life of the engine."""
         view = ArenaView(self.arena.fd, self.arena.size) if self.arena.size else None
         self.worker = Worker(self.script, self.load, self.messages.append, Faults([], None), view)  # type: ignore[arg-type]
+        self.worker.abort = _die
         self.dispatcher.on_up(self.worker.info)
 
-    def kill(self) -> None:
+    def kill(self, cause: str = "killed") -> None:
         self.worker = None
         self.commands.clear()
         self.messages.clear()
-        self.dispatcher.on_down("killed", "crash")
+        self.dispatcher.on_down(cause, cause)
 
     def _send(self, message: p.ToWorker) -> None:
         if self.worker is None:
@@ -96,6 +116,9 @@ class System:
         except QueueFull:
             assert self.dispatcher.waiting >= 6
             return
+        except Quarantined:
+            assert POISON in vocab.decode(prompt.tokens.tolist())
+            return
         self.generations.append(generation)
         if generation.over:  # an anticipation that was dropped at once
             self.ends[generation.id] = [Done("cancelled", "", "", 0, 0, 0.0, 0.0)]
@@ -120,7 +143,11 @@ class System:
 
     def step(self) -> None:
         if self.worker is not None and self.worker.running:
-            self.worker.step()
+            try:
+                self.worker.step()
+            except Poisoned:
+                self.kill("crash")
+                self.start()
 
     def hear(self) -> None:
         if not self.messages:
@@ -138,6 +165,7 @@ class System:
             self.hear()
 
     def crash(self) -> None:
+        """Somebody kills the engine, and it is there again."""
         if self.worker is not None:
             self.kill()
         self.start()
@@ -229,9 +257,9 @@ SYSTEMS = st.tuples(
 common = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def run(setup: Setup, scenario: Callable[[System], Awaitable[None]]) -> None:
+def run(setup: Setup, scenario: Callable[[System], Awaitable[None]], poison: str = "") -> None:
     async def main() -> None:
-        system = System(*setup)
+        system = System(*setup, poison)
         try:
             await scenario(system)
         finally:
@@ -250,29 +278,58 @@ def test_every_request_ends_once_with_the_right_text_and_nothing_is_left_behind(
         system.settle()
         system.check_end()
         for generation in system.generations:
-            if generation.id in system.closed or generation.prompt.kind == "prefill":
-                continue
-            right = vocab.reply_text(generation.prompt.tokens.tolist())
-            try:
-                text = await text_of(generation)
-            except QueueTimedOut:
-                continue
-            # The last token of a reply that was cut off may be a part of a character.
-            cut = right.encode()[: generation.prompt.max_tokens].decode("utf-8", "ignore")
-            assert text.rstrip("\ufffd") == cut
+            await check_text(system, generation)
+
+    run(setup, scenario)
+
+
+async def check_text(system: System, generation: Generation) -> None:
+    """The text is right, unless nobody wanted or got it."""
+    if generation.id in system.closed or generation.prompt.kind == "prefill":
+        return
+    right = vocab.reply_text(generation.prompt.tokens.tolist())
+    try:
+        text = await text_of(generation)
+    except QueueTimedOut:
+        return
+    # The last token of a reply that was cut off may be a part of a character.
+    cut = right.encode()[: generation.prompt.max_tokens].decode("utf-8", "ignore")
+    assert text.rstrip("\ufffd") == cut
+
+
+@common
+@given(SYSTEMS, st.lists(st.one_of(MOVES, st.just(("crash",))), min_size=20, max_size=50))
+def test_whenever_the_engine_is_killed_every_reply_is_right_and_nothing_is_leaked(
+    setup: Setup, moves: list[Move]
+) -> None:
+    async def scenario(system: System) -> None:
+        system.play(moves)
+        system.settle()
+        system.check_end()
+        for generation in system.generations:
+            await check_text(system, generation)
 
     run(setup, scenario)
 
 
 @common
 @given(SYSTEMS, st.lists(st.one_of(MOVES, st.just(("crash",))), min_size=20, max_size=50))
-def test_nothing_is_leaked_when_the_engine_dies_at_any_moment(setup: Setup, moves: list[Move]) -> None:
+def test_a_poisonous_request_is_found_and_no_bystander_is_blamed(setup: Setup, moves: list[Move]) -> None:
     async def scenario(system: System) -> None:
         system.play(moves)
         system.settle()
         system.check_end()
+        for generation in system.generations:
+            if POISON not in vocab.decode(generation.prompt.tokens.tolist()):
+                await check_text(system, generation)
+            elif generation.prompt.max_tokens > 2 and generation.id not in system.closed:
+                try:
+                    await text_of(generation)
+                except (Quarantined, QueueTimedOut):
+                    continue
+                raise AssertionError("it should have killed the engine")
 
-    run(setup, scenario)
+    run(setup, scenario, POISON)
 
 
 @settings(parent=common, max_examples=15)

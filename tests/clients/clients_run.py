@@ -1,0 +1,73 @@
+"""Installing and running real clients.
+
+Those from npm are installed once, into the folder `clients` of lcpd's cache, never into the repository.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lcpd.paths import dirs
+
+INSTALL_WITHIN = 600
+"""Seconds; some of them are large."""
+RUN_WITHIN = 120
+"""Seconds for one headless run."""
+
+
+def npm_program(package: str, version: str, name: str) -> Path:
+    """A program of an npm package; the test is skipped where it is not installed and is not to be, or cannot be."""
+    for needed in ("node", "npm"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    folder = dirs().cache / "clients" / f"{package.strip('@').replace('/', '-')}-{version}"
+    program = folder / "node_modules" / ".bin" / name
+    if not program.exists():
+        if "INSTALL_CLIENTS" not in os.environ:
+            pytest.skip(f"{package}@{version} is not installed: make test-clients")
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_WITHIN)
+        if done.returncode:
+            pytest.skip(f"{package}@{version} cannot be installed: {done.stderr[-500:]}")
+    return program
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """A client's environment; nothing of this machine's settings reaches it."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
+    return {**kept, "HOME": str(home), **more}
+
+
+async def run_client(command: list[str], folder: Path, within: float = RUN_WITHIN, **more: str) -> str:
+    """The output of a client that runs in `folder`; AssertionError where it fails."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=folder,
+        env=environment(folder, **more),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), within)
+    finally:
+        await end(process)
+    assert process.returncode == 0, f"exit status {process.returncode}\n{output.decode()}\n{errors.decode()}"
+    return output.decode()
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End a client that leads a session of its own, and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

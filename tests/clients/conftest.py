@@ -1,0 +1,27 @@
+"""Daemons for real clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp.test_utils import TestClient
+
+from fakes.daemon import start_daemon
+
+StartScripted = Callable[..., Awaitable[TestClient]]
+
+
+@pytest.fixture
+async def start_scripted() -> AsyncIterator[StartScripted]:
+    """`await start_scripted(script, section__key=...)`: a daemon whose worker follows a script.
+
+    Its context holds any client's prompt, of which every byte is a token.
+    """
+    async with AsyncExitStack() as stack:
+
+        async def start(script: dict, **changes: object) -> TestClient:
+            return await start_daemon(stack, script, **{"model__ctx": 400_000, **changes})
+
+        yield start

@@ -1,0 +1,192 @@
+"""kill -9 at random instants under load: of the worker, whose clients must notice nothing, and of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from benchmarks.harm.daemon import Daemon
+from benchmarks.harm.load import Ask, Load, Said, ask
+from benchmarks.harm.talk import Shape, Talk
+
+from faults.recompute import Loss
+from faults.served import Served, served
+
+INTERVAL = 1024
+"""Tokens between checkpoints; much less, and on the tiny hybrid they would be closer than is worth a copy."""
+CLIENTS = 6
+SLOTS = 4
+SHAPE = Shape(head_lines=12, turn_lines=(2, 60), reply=(100, 500), most_lines=200)
+_MEAN_LIFE = 0.8
+"""Seconds that a worker lives on the average before it is killed."""
+_DISK = 1 << 30
+
+
+@dataclass
+class WorkerKills:
+    """What came of killing the worker."""
+
+    kills: int = 0
+    replies: list[Said] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> list[str]:
+        """What clients saw."""
+        return [said.error for said in self.replies if said.error]
+
+    def excess(self, allowed: int) -> list[Loss]:
+        """Requests that computed more again than `allowed` and the tokens of their own reply."""
+        return [loss for loss in self.losses if loss.again > allowed + loss.generated]
+
+    def __str__(self) -> str:
+        again = sorted(loss.again for loss in self.losses)
+        middle = again[len(again) // 2] if again else 0
+        return (
+            f"{self.kills} kills during {len(self.replies)} requests in {self.seconds:.0f} s: "
+            f"{len(self.errors)} errors; {len(self.losses)} times a request went on, computing again "
+            f"{middle} tokens (median), {max(again, default=0)} (most), {sum(again)} (all)"
+        )
+
+
+async def worker_kills(seed: int, kills: int, requests: int, kind: str = "hybrid") -> WorkerKills:
+    """Kill the worker `kills` times while at least so many requests run, and follow all of them to their end."""
+    cache = {"ram": 512 << 20, "checkpoint_interval": INTERVAL}
+    model = {"slots": SLOTS, "batch": 256, "ubatch": 256}
+    begun = time.monotonic()
+    async with served(kind, model=model, cache=cache) as daemon:
+        result = WorkerKills()
+        load = Load(daemon.client, daemon.url)
+        killing = asyncio.create_task(_kill_workers(daemon, seed, kills, result))
+
+        def go_on() -> bool:
+            return not killing.done() or len(load.over) + len(load.active) < requests
+
+        talks = [Talk(f"worker kills {seed} {number}", SHAPE) for number in range(CLIENTS)]
+        await load.run(talks, go_on)
+        await killing
+        result.replies, result.losses = load.over, daemon.losses.found
+        result.seconds = time.monotonic() - begun
+        return result
+
+
+async def _kill_workers(daemon: Served, seed: int, kills: int, result: WorkerKills) -> None:
+    draw = random.Random(seed)
+    while result.kills < kills:
+        await asyncio.sleep(draw.expovariate(1 / _MEAN_LIFE))
+        old = daemon.hurt(signal.SIGKILL)
+        if old is not None:
+            result.kills += 1
+            await daemon.until_replaced(old)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A prompt that had been answered before a kill, asked once more afterwards."""
+
+    kill: int
+    age: float
+    """Seconds from the end of its reply to the kill."""
+    prompt: int
+    computed: int
+
+    @property
+    def found(self) -> bool:
+        """Whether all that was flushed at its prefill is used: at most what lies behind the last interval is new."""
+        return self.computed <= 2 * INTERVAL
+
+
+@dataclass
+class DaemonKills:
+    """What came of killing the daemon."""
+
+    kills: int = 0
+    replies: list[Said] = field(default_factory=list)
+    """To requests that were under way at a kill: as they were tried again."""
+    probes: list[Probe] = field(default_factory=list)
+    again: list[Said] = field(default_factory=list)
+    """The probes' replies."""
+    start_seconds: list[float] = field(default_factory=list)
+    retries: int = 0
+
+    @property
+    def errors(self) -> list[str]:
+        """What clients saw other than a connection that was gone."""
+        return [said.error for said in [*self.replies, *self.again] if said.error]
+
+    @property
+    def loss_window(self) -> float:
+        """Seconds: the age of the oldest prompt that was not found; 0 where all were."""
+        return max((probe.age for probe in self.probes if not probe.found), default=0.0)
+
+    def __str__(self) -> str:
+        found = sum(probe.found for probe in self.probes)
+        return (
+            f"{self.kills} kills, {len(self.replies)} requests ({self.retries} tries for nothing), "
+            f"{len(self.errors)} errors; {found} of {len(self.probes)} prompts were found again, loss window "
+            f"{self.loss_window:.1f} s; ready after {max(self.start_seconds, default=0):.1f} s at most"
+        )
+
+
+async def daemon_kills(seed: int, kills: int, folder: Path, life: tuple[float, float] = (3.0, 12.0)) -> DaemonKills:
+    """Kill the daemon `kills` times under load; `life`: least and most seconds that one runs under load."""
+    environment = {
+        "LCPD_CACHE__DIR": str(folder / "prompts"),
+        "LCPD_CACHE__DISK": str(_DISK),
+        "LCPD_CACHE__RAM": str(256 << 20),
+        "LCPD_CACHE__CHECKPOINT_INTERVAL": str(INTERVAL),
+        "OMP_NUM_THREADS": "1",
+    }
+    flags = ("--threads", "1", "--slots", str(SLOTS), "--ctx", "8192", "--flash-attn", "off", "--batch", "256")
+    daemon = Daemon(folder, flags, environment)
+    result, draw = DaemonKills(), random.Random(seed)
+    try:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+            await daemon.start()
+            talks = [Talk(f"daemon kills {seed} {number}", SHAPE) for number in range(CLIENTS)]
+            load = Load(client, daemon.url, retry=True)
+            for _ in range(kills):
+                await _one_life(daemon, load, talks, draw.uniform(*life), client, result)
+            result.replies, result.retries = load.over, load.retries
+            assert await daemon.end() == 0, daemon.log
+    finally:
+        await daemon.kill()
+    result.start_seconds = daemon.start_seconds
+    return result
+
+
+async def _one_life(
+    daemon: Daemon, load: Load, talks: Sequence[Talk], seconds: float, client: httpx.AsyncClient, result: DaemonKills
+) -> None:
+    """Load for so long, a kill, a start, and the prompts of this life once more."""
+    going, known = True, len(load.over)
+    running = asyncio.create_task(load.run(talks, lambda: going))
+    try:
+        await asyncio.sleep(seconds)
+        await daemon.end(signal.SIGKILL)
+        killed = time.monotonic()
+        result.kills += 1
+        await daemon.start()
+    finally:
+        going = False
+        # What was under way is tried again until it is answered; nothing new is asked.
+        await running
+    finished = [said for said in load.over[known:] if said.over < killed and not said.error]
+    for said in _spread(finished, 6):
+        again = await ask(client, daemon.url, Ask(said.ask.prompt, 24))
+        result.again.append(again)
+        result.probes.append(Probe(result.kills, killed - said.over, again.prompt, again.computed))
+
+
+def _spread(replies: Sequence[Said], count: int) -> list[Said]:
+    """At most `count` of them, evenly over their ends, the last one included."""
+    if len(replies) <= count:
+        return list(replies)
+    return [replies[-1 - round(i * (len(replies) - 1) / (count - 1))] for i in range(count)]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-import httpx
 import pytest
+from aiohttp.test_utils import TestServer
 from clients_run import end, environment, npm_program, run_client
 
-from e2e.conftest import Daemon
+from lcpd.api.app import create_app
+from lcpd.api.responses import route
+from lcpd.api.sampling import engine_fields
+from lcpd.app import make_plan, start_parts
+from lcpd.config import Settings
 
 pytestmark = pytest.mark.clients
 VERSION = "0.171.0"
@@ -221,16 +225,18 @@ async def test_a_prompt_that_is_too_long_is_told_and_a_compaction_gets_round_it(
 
 
 @pytest.mark.native
-async def test_the_real_hybrid_computes_nothing_of_a_session_twice(tmp_path):
-    daemon = Daemon(tmp_path / "daemon.log")
-    try:
-        await asyncio.to_thread(daemon.wait_for, "ok")
-        codex = Codex(tmp_path, daemon.url, "demo:hybrid", window=32_768)
+async def test_the_real_hybrid_computes_nothing_of_a_session_twice(tmp_path, monkeypatch):
+    # The tiny model knows no such prompts and would often go on until its context is full.
+    ending = {"logit_bias": {"4089": 10}}
+    monkeypatch.setattr(route, "engine_fields", lambda fields, n_probs: {**engine_fields(fields, n_probs), **ending})
+    async with AsyncExitStack() as stack:
+        context = await start_parts(make_plan(Settings(model={"threads": 1})), stack)
+        await context.dispatcher.model_info()
+        server = await stack.enter_async_context(TestServer(create_app(context)))
+        codex = Codex(tmp_path, str(server.make_url("")), "demo:hybrid", window=32_768)
         await codex.run("Read the file src/cache.py")
         both = usage(await codex.run("resume", "--last", "Read the file src/cache.py again"))
-        held = max(slot["n_tokens"] for slot in httpx.get(f"{daemon.url}/slots", timeout=30).json()["slots"])
-    finally:
-        daemon.stop()
+        held = max(slot.n_tokens for slot in context.dispatcher.snapshot().slots)
     assert both["output_tokens"] > 0
     # The model may call tools as often as it likes; every prompt goes on from the one before.
     assert both["input_tokens"] - both["cached_input_tokens"] <= held

@@ -463,11 +463,13 @@ def test_a_parked_reply_whose_state_was_lost_is_computed_again_but_not_sent_agai
     assert engine.text(2) == engine.text(1)
 
 
-def test_a_reply_goes_on_from_the_tokens_that_another_worker_sent(engine):
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_a_reply_goes_on_from_the_tokens_that_another_worker_sent(engine, sampling):
     tokens = prompt_for(engine)
-    expected = engine.reply(1, tokens, max_tokens=30)
+    expected = engine.reply(1, tokens, **{**sampling, "max_tokens": 30})
     engine.forget()
-    engine.start(2, tokens, max_tokens=30, reply=p.pack(np.array(expected[:12], np.int32)))
+    begun = p.pack(np.array(expected[:12], np.int32))
+    engine.start(2, tokens, **{**sampling, "max_tokens": 30}, reply=begun)
     engine.run()
     assert engine.tokens(2) == expected[12:]
     assert engine.text(1).endswith(engine.text(2))

@@ -12,7 +12,7 @@ from aiohttp import web
 from lcpd.anticipation.driver import Asked
 from lcpd.api import requests as r
 from lcpd.api import turn as t
-from lcpd.api.context import CONTEXT, KEY, Context
+from lcpd.api.context import CONTEXT, KEY, STATUS, Context
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.normalise import chat_body
 from lcpd.api.responses.body import (
@@ -63,6 +63,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     def keep(response: Json) -> None:
         if head["store"] and terms.store:
             store.add(_owner(request), response, ready.new_items, body.previous_response_id)
+        request[STATUS] = 200  # whatever the client does from now on
 
     try:
         if body.stream:
@@ -78,7 +79,8 @@ async def create(request: web.Request) -> web.StreamResponse:
             )
     finally:
         await t.close([turn])
-    r.look_ahead(context, ready.asked, [turn])
+        # Also where the client went away with the last event, as Codex does.
+        r.look_ahead(context, ready.asked, [turn])
     return sent
 
 

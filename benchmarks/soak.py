@@ -41,7 +41,7 @@ MIB = 1 << 20
 RAM, DISK = 256 * MIB, 512 * MIB
 _SAMPLES = 240
 """In a whole run; at most one in two seconds."""
-_SHAPE = Shape(turn_lines=(2, 40), reply=(20, 400), most_lines=120)
+_SHAPE = Shape(turn_lines=(2, 60), reply=(20, 400), most_lines=200)
 _HEARTBEAT = 4.0
 """Seconds: how long a stopped worker is waited for."""
 RULES = (

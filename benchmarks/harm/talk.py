@@ -1,6 +1,7 @@
 """Conversations to ask a server for: they grow, share their heads, begin anew; the same for the same seed.
 
-A prompt is a text whose last lines begin to repeat earlier ones, so that the reply depends on what stands far back.
+A prompt is a list whose last lines begin to repeat earlier ones, so that the reply depends on what stands far back:
+with the state of another conversation it is a different one (tests/faults/test_judging.py).
 """
 
 from __future__ import annotations
@@ -8,25 +9,29 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from benchmarks.agentic_text import Writer
 from benchmarks.harm.load import Ask
 
 _HEADS = 2
 """Different beginnings that conversations share."""
+_WORDS = (
+    *("harbour", "lantern", "meadow", "copper", "saddle", "pepper", "violin", "anchor", "basket", "candle"),
+    *("desert", "falcon", "ginger", "hammer", "jacket", "kettle", "ladder", "marble", "needle", "orange"),
+    *("pencil", "rabbit", "silver", "tunnel", "velvet", "walnut", "yellow", "bottle", "cotton", "dragon"),
+)
 _OPENING = 2
 """Lines that are repeated at the end of a prompt."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How long things are.  Lines have about 16 tokens."""
+    """How long things are.  Lines have about 9 tokens."""
 
     head_lines: int = 12
-    turn_lines: tuple[int, int] = (2, 30)
+    turn_lines: tuple[int, int] = (2, 50)
     """The least and most lines of a new turn."""
     reply: tuple[int, int] = (50, 400)
     """The least and most tokens of a reply."""
-    most_lines: int = 90
+    most_lines: int = 150
     """A conversation that would become longer begins anew."""
 
 
@@ -44,7 +49,6 @@ class Talk:
 
     def __init__(self, seed: str, shape: Shape = USUAL, conversations: int = 3) -> None:
         self._random = random.Random(seed)
-        self._writer = Writer(seed)
         self._shape = shape
         self._all = [_Conversation() for _ in range(conversations)]
         self._asked = self._all[0]
@@ -55,9 +59,9 @@ class Talk:
         self._asked = draw.choice(self._all)
         wanted = draw.randint(*shape.turn_lines)
         if not self._asked.text or len(self._asked.lines) + wanted > shape.most_lines:
-            head = Writer(f"head {draw.randrange(_HEADS)}").source(shape.head_lines)
-            self._asked.text, self._asked.lines = head, head.splitlines()
-        lines = self._writer.source(wanted).splitlines()
+            self._asked.lines = _lines(random.Random(f"head {draw.randrange(_HEADS)}"), shape.head_lines)
+            self._asked.text = "\n".join(self._asked.lines)
+        lines = _lines(draw, wanted)
         self._asked.lines += lines
         at = draw.randrange(len(self._asked.lines) - _OPENING)
         opening = self._asked.lines[at : at + _OPENING]
@@ -67,3 +71,7 @@ class Talk:
     def answered(self, text: str) -> None:
         """The reply to the last request becomes a part of its conversation."""
         self._asked.text += text
+
+
+def _lines(draw: random.Random, count: int) -> list[str]:
+    return [f"{draw.choice(_WORDS)} {draw.choice(_WORDS)}: {draw.randrange(10, 100)}" for _ in range(count)]

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +19,29 @@ from aiohttp import web
 
 from lcpd import __version__, logs
 from lcpd.anticipation.driver import Anticipator
+from lcpd.anticipation.prewarm import Prewarmer
 from lcpd.api.app import create_app
 from lcpd.api.context import Context
 from lcpd.api.drain import Drain
-from lcpd.api.guard import is_loopback, read_keys
+from lcpd.api.guard import is_loopback
 from lcpd.build import Build, require_active
 from lcpd.cache.arena import Arena, ArenaError
 from lcpd.cache.cache import PromptCache
+from lcpd.cache.figures import Limits
 from lcpd.cache.fingerprint import Fingerprint, fingerprint, read_model
 from lcpd.cache.isolation import Isolation
 from lcpd.cache.store import DiskStore
-from lcpd.cache.tier import DiskTier, Limits
-from lcpd.carry_over import NAME, CarryOver, FirstWord, open_arena, save_slots
+from lcpd.cache.tier import DiskTier
+from lcpd.carry_over import NAME, STOP_WITHIN, CarryOver, FirstWord, open_arena, save_slots
 from lcpd.chat.client import ChatClient, ChatSettings, ChatUnavailable
 from lcpd.config import ConfigError, Settings
+from lcpd.config.loader import KEY_VARIABLES
 from lcpd.engine import protocol as p
 from lcpd.engine.policy import RestartPolicy
 from lcpd.engine.supervisor import Supervisor, WorkerSettings
 from lcpd.engine.threads import free_cores
 from lcpd.fdstore import BadSocket, ServiceManager, feed_watchdog, report
+from lcpd.keys import Key, KeyFileError, Keyring, read_keys
 from lcpd.metrics import Metrics
 from lcpd.models import resolve
 from lcpd.paths import dirs
@@ -64,8 +68,7 @@ class Plan:
     model: Path
     model_id: str
     template: str | None
-    api_keys: frozenset[str]
-    admin_keys: frozenset[str]
+    keys: Keyring
 
 
 def run(settings: Settings) -> int:
@@ -81,20 +84,21 @@ def run(settings: Settings) -> int:
     return asyncio.run(_serve(plan, manager))
 
 
-def make_plan(settings: Settings) -> Plan:
-    """Find the build, the model and the files that the settings name."""
+def make_plan(settings: Settings, environment: MutableMapping[str, str] = os.environ) -> Plan:
+    """Find the build, the model and the files that the settings name.
+
+    Keys are taken out of `environment`, which the child processes inherit.
+    """
     model = resolve(settings.model.ref, dirs())
     is_file = settings.model.ref.endswith(".gguf")
     template = settings.model.chat_template_file
-    keys, admin_keys = settings.server.api_key_file, settings.server.admin_key_file
     return Plan(
         settings=settings,
         build=require_active(),
         model=model,
         model_id=settings.model.alias or (model.stem if is_file else settings.model.ref),
         template=_read("model.chat_template_file", template) if template else None,
-        api_keys=_read_keys("server.api_key_file", keys) if keys else frozenset(),
-        admin_keys=_read_keys("server.admin_key_file", admin_keys) if admin_keys else frozenset(),
+        keys=keyring(settings, environment),
     )
 
 
@@ -105,11 +109,40 @@ def _read(setting: str, path: Path) -> str:
         raise ConfigError([f"{setting}: {path} cannot be read: {error}"]) from error
 
 
-def _read_keys(setting: str, path: Path) -> frozenset[str]:
-    keys = read_keys(_read(setting, path))
-    if not keys:
-        # No API key at all would mean that none is asked for.
-        raise ConfigError([f"{setting}: {path} holds no key; write one a line"])
+def keyring(settings: Settings, environment: MutableMapping[str, str]) -> Keyring:
+    """All keys of the settings' files and of the variables, which are taken out of `environment`.
+
+    Raises ConfigError.
+    """
+    server = settings.server
+    try:
+        return Keyring(
+            _keys("server.api_key_file", server.api_key_file, environment),
+            _keys("server.admin_key_file", server.admin_key_file, environment),
+        )
+    except ValueError as error:
+        raise ConfigError([f"server.api_key_file, server.admin_key_file: {error}"]) from error
+
+
+def _keys(setting: str, path: Path | None, environment: MutableMapping[str, str]) -> list[Key]:
+    """The keys of a setting's file and of its variable together."""
+    variable = KEY_VARIABLES[setting]
+    sources = [(f"{setting}: {path}", _read(setting, path))] if path else []
+    if (text := environment.pop(variable, None)) is not None:
+        sources.append((f"environment {variable}", text))
+    keys: list[Key] = []
+    for where, text in sources:
+        try:
+            lines = read_keys(text, where)
+        except KeyFileError as error:
+            raise ConfigError(error.problems) from error
+        if not lines:
+            # No API key at all would mean that none is asked for.
+            raise ConfigError([f"{where} holds no key; write one a line, as `lcpd key new NAME` prints it"])
+        for key in (line.key for line in lines):
+            if any(key.digest == other.digest or key.name == other.name for other in keys):
+                raise ConfigError([f"{setting} and {variable} both have the key {key.name}; remove one of them"])
+            keys.append(key)
     return keys
 
 
@@ -147,7 +180,9 @@ async def _serve(plan: Plan, manager: ServiceManager) -> int:
         await stop.wait()
         failed = reporting.done() and not reporting.result()
         reporting.cancel()
-        manager.notify("STOPPING=1", *([] if failed else ["STATUS=stopping"]))
+        # The settings may allow more time for this than the unit does.
+        extension = f"EXTEND_TIMEOUT_USEC={int(stop_within(plan.settings) * 1e6)}"
+        manager.notify("STOPPING=1", extension, *([] if failed else ["STATUS=stopping"]))
         log.info("stopping: %d requests may finish within %g s", dispatcher.running, server.drain_timeout)
         # Where the socket was passed, who connects from now on waits for the next daemon.
         await drain.finish(runner, passed, server.drain_timeout)
@@ -170,7 +205,7 @@ def _passed_sockets(manager: ServiceManager) -> list[socket.socket]:
 
 def _refuse_strangers(plan: Plan, addresses: Sequence[Any]) -> None:
     """Raises ConfigError where other machines would be answered without a key and nobody has said that they may be."""
-    if plan.api_keys or plan.settings.server.insecure:
+    if plan.keys.asked_for or plan.settings.server.insecure:
         return
     # An address that is a text is that of a Unix socket, which has owners and a mode.
     reached = [address[0] for address in addresses if not isinstance(address, str) and not is_loopback(address[0])]
@@ -178,7 +213,8 @@ def _refuse_strangers(plan: Plan, addresses: Sequence[Any]) -> None:
         raise ConfigError(
             [
                 f"server.host: other machines may reach {reached[0]}, and no API key is asked for: set"
-                " server.api_key_file, or server.insecure (--insecure) if everybody may use this server"
+                " server.api_key_file (`lcpd key new` makes keys), or server.insecure (--insecure) if everybody may use"
+                " this server"
             ]
         )
 
@@ -229,9 +265,13 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         if disk:
             needs_segments = info.segment_bytes != (0, 0) or not info.checkpoint_bytes
             disk.start(stamp(info), rolls_back=info.kind == "attention", needs_segments=needs_segments)
+        if prewarmer:
+            prewarmer.begin(info)
 
     if disk:
         dispatcher.use_disk(disk)
+    wanted = settings.cache.prewarm if settings.cache.ram else 0
+    prewarmer = Prewarmer(dispatcher, cache, disk, metrics, wanted) if wanted else None
     listener = FirstWord(dispatcher, on_model)
     supervisor = Supervisor(worker_settings(plan, arena), listener)
     chat = ChatClient(
@@ -257,6 +297,8 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
     anticipator = Anticipator(chat, dispatcher) if settings.cache.anticipate else None
     if anticipator:
         stack.push_async_callback(anticipator.stop)
+    if prewarmer:
+        stack.push_async_callback(prewarmer.stop)
     sleeper = Sleeper(supervisor, dispatcher, metrics, settings.engine.sleep_after)
     stack.push_async_callback(sleeper.stop)
     supervisor.start()
@@ -280,8 +322,7 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         model_names=frozenset({plan.model_id, settings.model.ref}),
         created=int(time.time()),
         anticipator=anticipator,
-        api_keys=plan.api_keys,
-        admin_keys=plan.admin_keys,
+        keys=plan.keys,
     )
 
 
@@ -296,10 +337,10 @@ def _make_isolation(plan: Plan) -> Isolation | None:
     """None where all may use what any of them has computed."""
     if plan.settings.cache.isolate == "off":
         return None
-    if not plan.api_keys:
+    if not plan.keys.asked_for:
         raise ConfigError(["cache.isolate: there are no keys to keep apart; set server.api_key_file"])
     try:
-        return Isolation(plan.api_keys | plan.admin_keys)
+        return Isolation([key.digest for key in plan.keys.keys])
     except ValueError as error:
         raise ConfigError([f"cache.isolate: {error}"]) from error
 
@@ -332,6 +373,12 @@ def _make_disk(settings: Settings, cache: PromptCache, metrics: Metrics, busy: C
     disk = DiskTier(DiskStore(wanted.dir or dirs().cache / "prompts"), cache, limits, busy)
     metrics.at_scrape(lambda: metrics.show_disk(disk.stats()))
     return disk
+
+
+def stop_within(settings: Settings) -> float:
+    """Seconds that a planned stop takes at most: one step after the other, and some on top."""
+    saving = STOP_WITHIN + FLUSH_WITHIN
+    return settings.server.drain_timeout + _CANCEL_WITHIN + saving + 2 * settings.engine.stop_timeout + 10
 
 
 def policy_of(settings: Settings) -> Policy:

@@ -1,6 +1,6 @@
 """Installing and running real clients.
 
-Those from npm are installed once, into the folder `clients` of lcpd's cache, never into the repository.
+They are installed once, into the folder `clients` of lcpd's cache, never into the repository.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,16 +29,32 @@ def npm_program(package: str, version: str, name: str) -> Path:
     for needed in ("node", "npm"):
         if shutil.which(needed) is None:
             pytest.skip(f"{needed} is not installed")
-    folder = dirs().cache / "clients" / f"{package.strip('@').replace('/', '-')}-{version}"
-    program = folder / "node_modules" / ".bin" / name
+    folder = _folder(package, version)
+    install = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
+    return _installed(f"{package}@{version}", folder / "node_modules" / ".bin" / name, [install])
+
+
+def pypi_program(package: str, version: str, name: str) -> Path:
+    """As `npm_program`, for a package from PyPI, which gets a virtual environment of its own."""
+    folder = _folder(package, version)
+    create = [sys.executable, "-m", "venv", str(folder)]
+    install = [str(folder / "bin" / "pip"), "install", "--quiet", f"{package}=={version}"]
+    return _installed(f"{package}=={version}", folder / "bin" / name, [create, install])
+
+
+def _folder(package: str, version: str) -> Path:
+    return dirs().cache / "clients" / f"{package.strip('@').replace('/', '-')}-{version}"
+
+
+def _installed(what: str, program: Path, commands: list[list[str]]) -> Path:
     if not program.exists():
         if "INSTALL_CLIENTS" not in os.environ:
-            pytest.skip(f"{package}@{version} is not installed: make test-clients")
-        folder.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_WITHIN)
-        if done.returncode:
-            pytest.skip(f"{package}@{version} cannot be installed: {done.stderr[-500:]}")
+            pytest.skip(f"{what} is not installed: make test-clients")
+        program.parent.mkdir(parents=True, exist_ok=True)
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_WITHIN)
+            if done.returncode:
+                pytest.skip(f"{what} cannot be installed: {done.stderr[-500:]}")
     return program
 
 
@@ -66,8 +83,23 @@ async def run_client(command: list[str], folder: Path, within: float = RUN_WITHI
     return output.decode()
 
 
+async def connect(client: str, url: str, home: Path) -> None:
+    """Configure a client in an empty home folder, as its user would."""
+    command = [sys.executable, "-m", "lcpd", "connect", client, "--apply", "--url", url]
+    await run_client(command, home, LCPD_HOME=str(home / "lcpd"))
+
+
 async def end(process: asyncio.subprocess.Process) -> None:
     """End a client that leads a session of its own, and all that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
+
+
+def end_all_at_home(home: Path) -> None:
+    """End what a client has left running in a session of its own: what has `home` in its environment."""
+    mark = f"HOME={home}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)

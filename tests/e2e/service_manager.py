@@ -44,6 +44,7 @@ class ManagedDaemon(Daemon):
         self._log = log
         serve = ["-m", "lcpd", "serve", "--port", str(self.port), "--threads", "1", *flags]
         given = {**os.environ, "OMP_NUM_THREADS": "1", "LCPD_CACHE__RAM": str(RAM), "NOTIFY_SOCKET": address}
+        given["LCPD_CACHE__PREWARM"] = "0"
         command = [sys.executable, *serve]
         if passed:
             given.update(LISTEN_FDS=str(len(passed)), LISTEN_FDNAMES=":".join(passed))

@@ -12,12 +12,12 @@ from support import text_of
 
 pytestmark = pytest.mark.native
 
-ADMIN = {"Authorization": "Bearer the admin's"}
+ADMIN = {"Authorization": "Bearer the-admins"}
 
 
 @pytest.fixture
 def daemon(start_daemon, tmp_path):
-    (tmp_path / "admin").write_text("the admin's\n")
+    (tmp_path / "admin").write_text("the-admins\n")
     return start_daemon("--slots", "1", LCPD_SERVER__ADMIN_KEY_FILE=str(tmp_path / "admin"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -28,6 +30,7 @@ def start(start_daemon, tmp_path: Path):
             "LCPD_CACHE__DISK": "1GiB",
             "LCPD_CACHE__DISK_FLOOR": "0",
             "LCPD_CACHE__DIR": str(tmp_path / "prompts"),
+            "LCPD_CACHE__PREWARM": "0",
         }
         daemon = start_daemon(*FLAGS, *flags, **{**given, **environment})
         wait_for_disk(daemon)
@@ -61,6 +64,20 @@ def wait_until_written(daemon: Daemon) -> None:
         time.sleep(0.2)
 
 
+def copied(folder: Path, to: Path) -> Path:
+    """A copy of a store; reading it is not to look as if its files had been used."""
+    times = {path: path.stat() for path in folder.rglob("*")}
+    shutil.copytree(folder, to)
+    for path, status in times.items():
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return to
+
+
+def complete(daemon: Daemon, prompt: list[int], length: int) -> httpx.Response:
+    body = {"prompt": prompt, "max_tokens": length, "temperature": 0}
+    return httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=120)
+
+
 def said(response: httpx.Response) -> str:
     message = response.json()["choices"][0]["message"]
     return (message.get("reasoning_content") or "") + (message.get("content") or "")
@@ -88,6 +105,33 @@ def test_after_a_restart_a_conversation_comes_back_from_disk_and_says_the_same(k
     assert cache["computed"] < 0.02 * (cache["hit"] + cache["computed"]), (cache, second.log)
     assert metric(second, "lcpd_prompt_tokens_total", source="disk") == cache["disk"]
     assert said(again) == said(before)
+
+
+@pytest.mark.parametrize("kind", ["attention", "swa", "hybrid"])
+def test_after_a_restart_a_slot_holds_the_last_conversation_before_anybody_asks(kind, start, tmp_path):
+    prompt = [300 + number * number % 1699 for number in range(2000)]
+    following = [*prompt, *range(400, 420)]
+    first = start("--model", MODELS[kind], "--slots", "2")
+    first.chat("An older conversation")
+    complete(first, prompt, 1)
+    assert first.stop() == 0, first.log
+    copy = copied(tmp_path / "prompts", tmp_path / "copy")
+    usual = start("--model", MODELS[kind], "--slots", "2", LCPD_CACHE__DIR=str(copy))
+    expected = complete(usual, following, 16)
+    assert report(expected)["disk"] == len(prompt)
+    second = start("--model", MODELS[kind], "--slots", "2", LCPD_CACHE__PREWARM="1")
+    deadline = time.monotonic() + READY_WITHIN
+    while not metric(second, "lcpd_prewarmed_tokens_total"):
+        assert time.monotonic() < deadline, second.log
+        time.sleep(0.05)
+    held = [slot["n_tokens"] for slot in httpx.get(f"{second.url}/slots").json()["slots"]]
+    assert sorted(held) == [0, len(prompt)]
+    assert "restored the 2000 tokens of an earlier conversation" in second.log
+    again = complete(second, following, 16)
+    cache = report(again)
+    assert (cache["vram"], cache["computed"]) == (len(prompt), len(following) - len(prompt)), cache
+    assert metric(second, "lcpd_prompt_tokens_total", source="computed") == cache["computed"]
+    assert again.json()["choices"][0]["text"] == expected.json()["choices"][0]["text"]
 
 
 def test_files_that_changed_meanwhile_are_computed_again(start, tmp_path):

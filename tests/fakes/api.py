@@ -9,8 +9,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 
 from lcpd.api.context import CONTEXT, Context
+from lcpd.keys import Keyring, read_keys
 
-ADMIN_KEY = "the admin's"
+ADMIN_KEY = "the-admins"
 """Of every daemon that the tests of the API start."""
 
 
@@ -26,6 +27,16 @@ def context_of(client: TestClient) -> Context:
     app = client.app
     assert isinstance(app, web.Application)
     return app[CONTEXT]
+
+
+def keyring(api: str = "", admin: str = ADMIN_KEY) -> Keyring:
+    """The keys of the texts of two key files."""
+    return Keyring(*([line.key for line in read_keys(text, "keys")] for text in (api, admin)))
+
+
+def use_keys(client: TestClient, api: str = "", admin: str = ADMIN_KEY) -> None:
+    """Change the keys of the daemon behind a client."""
+    object.__setattr__(context_of(client), "keys", keyring(api, admin))
 
 
 def chat_body(*turns: str, **fields: object) -> dict:

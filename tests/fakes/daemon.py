@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from fakes.api import ADMIN_KEY, until
+from fakes.api import keyring, until
 from fakes.chat import chat_command
 from fakes.worker import load, worker_command
 from lcpd.anticipation.driver import Anticipator
@@ -78,7 +78,7 @@ async def start_daemon(
         model_id="fake",
         model_names=frozenset({"fake", settings.model.alias or "alias"}),
         created=1,
-        admin_keys=frozenset({ADMIN_KEY}),
+        keys=keyring(),
     )
     stack.push_async_callback(supervisor.stop)
     stack.push_async_callback(chat.stop)

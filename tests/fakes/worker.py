@@ -284,7 +284,7 @@ class Worker:
         if job.prompt != prompt:
             raise ValueError(f"request {start.request} was parked with another prompt")
         tokens = job.tokens
-        if not 0 <= start.begin < len(tokens):
+        if not 0 <= start.begin <= len(tokens) - (start.max_tokens > 0):
             raise ValueError(f"begin {start.begin} is outside the prompt of {len(tokens)} items")
         if not 0 <= start.seq < self._load.context.slots:
             raise ValueError(f"there is no sequence {start.seq}")
@@ -303,6 +303,8 @@ class Worker:
         self._send(p.Started(start.request, job.done, problem, damaged=damaged))
         if reason := job.complete:
             self._finish(job, *reason)
+        elif not start.max_tokens and job.done == job.target:
+            self._finish(job, "length")
 
     def _save(self, save: p.Save) -> None:
         segments = []

@@ -22,7 +22,7 @@ from benchmarks.harm.load import Ask, Said
 
 from faults.corruption import corruptions
 from faults.judging import WrongToken, judge
-from faults.kills import INTERVAL, daemon_kills, worker_kills
+from faults.kills import INTERVAL, LOSS_WINDOW, daemon_kills, worker_kills
 from oracle.process import Oracle
 from support import model_path
 
@@ -88,12 +88,14 @@ def _daemon(oracle: Oracle, seed: int, options: argparse.Namespace) -> None:
         result = asyncio.run(daemon_kills(seed, options.daemon_kills, Path(folder)))
     print(result, flush=True)
     _promise(not result.errors, f"clients saw {result.errors}")
+    window = max(result.loss_window, result.tail_window)
+    _promise(window < LOSS_WINDOW, f"what was {window:.1f} s old was lost")
     print(judge(oracle, [*result.replies, *result.again], solo=False), flush=True)
 
 
 def _corruption(oracle: Oracle, seed: int, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        result = asyncio.run(corruptions(seed, options.corruptions, 44, Path(folder)))
+        result = asyncio.run(corruptions(oracle.tokenize, seed, options.corruptions, 44, Path(folder)))
     print(result, flush=True)
     _promise(not result.problems, "\n".join(result.problems))
     errors = [said.error for said in result.replies if said.error]

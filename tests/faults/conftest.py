@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from faults.corruption import strangers
 from oracle.process import Oracle
 from support import model_path
 from unit.api.conftest import make_client
@@ -19,6 +20,12 @@ SEED = int(os.environ.get("LCPD_FAULTS_SEED", "1"))
 @pytest.fixture
 def seed() -> int:
     return SEED
+
+
+@pytest.fixture
+def stranger(oracles: Callable[[str], Oracle], seed: int) -> Callable[[int], list[int]]:
+    """Prompts for the hybrid that share nothing, by number."""
+    return lambda number: strangers(oracles("hybrid").tokenize, seed, number)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from benchmarks.harm.load import Ask, Said, ask
 
 from faults.served import served
 from lcpd.cache.record import Header, decode, encode
+from oracle.tables import table
 
 INTERVAL = 256
 """Tokens between checkpoints."""
@@ -53,6 +54,8 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.database = folder / "cache.db"
+        self.damaged: set[str] = set()
+        """Keys of files that something was done to."""
         with closing(sqlite3.connect(self.database)) as connection:
             rows = connection.execute("SELECT key, filename FROM Cache WHERE filename IS NOT NULL").fetchall()
         self.blobs = {key: Blob(key, folder / name, decode((folder / name).read_bytes())) for key, name in rows}
@@ -151,7 +154,7 @@ def other_tokens(blob: Blob, store: Store, draw: random.Random) -> None:
 
 def other_file(blob: Blob, store: Store, draw: random.Random) -> None:
     """A whole, sound file of another entry, of the same length where there is one."""
-    others = [other for other in store.blobs.values() if other.key != blob.key and other.path.exists()]
+    others = [other for other in store.blobs.values() if other.key not in store.damaged and other.key != blob.key]
     same = [other for other in others if other.size == blob.size]
     source = draw.choice(same or others)
     blob.path.write_bytes(source.path.read_bytes())
@@ -218,13 +221,15 @@ class Damages:
         )
 
 
-def strangers(seed: int, number: int) -> list[int]:
-    """A prompt that shares not even its first token with those of other numbers."""
-    return [300 + number, *random.Random(f"{seed} {number}").choices(range(300, 2000), k=_LENGTH - 1)]
+def strangers(tokenize: Callable[[str], Sequence[int]], seed: int, number: int) -> list[int]:
+    """A prompt that shares not even its first token with those of other numbers, whose reply depends on all of it."""
+    text = tokenize(table(1000 * seed + number, 2 * _LENGTH // 7))
+    return [300 + number, *text[1 - _LENGTH :]]
 
 
 def settings(folder: Path) -> dict[str, Any]:
     cache = {"dir": folder, "disk": 1 << 30, "disk_floor": 0, "ram": 256 << 20, "checkpoint_interval": INTERVAL}
+    cache["prewarm"] = 0  # files are read when a prompt asks for them
     return {"model": {"slots": 2, "batch": 256, "ubatch": 256}, "cache": cache, "log": {"level": "error"}}
 
 
@@ -236,9 +241,11 @@ async def fill(folder: Path, prompts: Sequence[list[int]]) -> None:
             assert not said.error, said.error
 
 
-async def corruptions(seed: int, count: int, conversations: int, folder: Path) -> Damages:
+async def corruptions(
+    tokenize: Callable[[str], Sequence[int]], seed: int, count: int, conversations: int, folder: Path
+) -> Damages:
     """Rounds of damage to one file of each conversation, until `count` files were damaged."""
-    prompts = [strangers(seed, number) for number in range(conversations)]
+    prompts = [strangers(tokenize, seed, number) for number in range(conversations)]
     pristine = folder / "pristine"
     await fill(pristine, prompts)
     found = len(Store(pristine).targets())
@@ -263,11 +270,13 @@ async def _round(folder: Path, prompts: Sequence[list[int]], draw: random.Random
     store = Store(folder)
     allowed: list[frozenset[str]] = []
     targets = store.targets()
-    kinds = sorted(KINDS) * (len(targets) // len(KINDS) + 1)
+    kinds = (sorted(KINDS) * (len(targets) // len(KINDS) + 1))[: len(targets)]
     draw.shuffle(kinds)
-    for files, kind in zip(targets, kinds, strict=False):
+    for files, kind in zip(targets, kinds, strict=True):
         damage, reasons = KINDS[kind]
-        damage(draw.choice(files), store, draw)
+        victim = draw.choice(files)
+        damage(victim, store, draw)
+        store.damaged.add(victim.key)
         result.done[kind] += 1
         allowed.append(reasons)
     async with served("hybrid", **settings(folder)) as daemon:

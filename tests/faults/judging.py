@@ -17,14 +17,15 @@ class Judged:
 
     replies: int = 0
     tokens: int = 0
-    equal: int = 0
-    """Replies equal to the cold solo one, token by token."""
+    equal: int | None = None
+    """Replies equal to the cold solo one, token by token; None: not asked."""
     worst: float = 0.0
     looked_twice: int = 0
 
     def __str__(self) -> str:
+        equal = "" if self.equal is None else f", {self.equal} of them equal to the undisturbed run"
         return (
-            f"{self.replies} replies ({self.tokens} tokens) pass, {self.equal} of them equal to the undisturbed run; "
+            f"{self.replies} replies ({self.tokens} tokens) pass{equal}; "
             f"the worst lies {self.worst:.2f} bounds off; {self.looked_twice} needed another shape of batches"
         )
 
@@ -35,7 +36,7 @@ class WrongToken(AssertionError):
 
 def judge(oracle: Oracle, replies: Iterable[Said], solo: bool = True) -> Judged:
     """All of them, also parts of replies; raises WrongToken.  `solo`: count those equal to the cold solo run, too."""
-    judged, bound = Judged(), max(oracle.delta, NOISE)
+    judged, bound = Judged(equal=0 if solo else None), max(oracle.delta, NOISE)
     for said in replies:
         if not said.tokens:
             continue
@@ -51,7 +52,7 @@ def judge(oracle: Oracle, replies: Iterable[Said], solo: bool = True) -> Judged:
         judged.replies += 1
         judged.tokens += len(said.tokens)
         judged.worst = max(judged.worst, distance)
-        if solo:
+        if judged.equal is not None:
             judged.equal += oracle.greedy(prompt, len(said.tokens)) == said.tokens
     return judged
 

@@ -22,10 +22,18 @@ INTERVAL = 1024
 """Tokens between checkpoints; much less, and on the tiny hybrid they would be closer than is worth a copy."""
 CLIENTS = 6
 SLOTS = 4
-SHAPE = Shape(head_lines=12, turn_lines=(2, 60), reply=(100, 500), most_lines=200)
+SHAPE = Shape(head_lines=12, turn_lines=(2, 100), reply=(100, 500), most_lines=330)
 _MEAN_LIFE = 0.8
 """Seconds that a worker lives on the average before it is killed."""
 _DISK = 1 << 30
+LOSS_WINDOW = 35.0
+"""Seconds: a tail is saved after 30 s at most (cache.save_every), and then written."""
+FLUSH_INTERVAL = 512
+"""Tokens between checkpoints where the daemon is killed."""
+_NEXT = (300, 301, 302, 303)
+"""Tokens that continue a conversation."""
+_BEHIND = 16
+"""Tokens that may be computed although all was found: what continues it, and the last one of before."""
 
 
 @dataclass
@@ -89,18 +97,30 @@ async def _kill_workers(daemon: Served, seed: int, kills: int, result: WorkerKil
 
 @dataclass(frozen=True)
 class Probe:
-    """A prompt that had been answered before a kill, asked once more afterwards."""
+    """A conversation that had been answered before a kill, and that is continued afterwards.  Counts in tokens."""
 
     kill: int
     age: float
     """Seconds from the end of its reply to the kill."""
     prompt: int
+    """Of the old prompt."""
+    reply: int
+    """Of the old reply."""
     computed: int
+    """Of both and the few that follow."""
 
     @property
-    def found(self) -> bool:
-        """Whether all that was flushed at its prefill is used: at most what lies behind the last interval is new."""
-        return self.computed <= 2 * INTERVAL
+    def intervals_found(self) -> bool:
+        """Whether what is flushed while a prompt is computed is used: at most the reply and the last interval are not.
+
+        Positions of checkpoints are not exact, so it is allowed an interval more; short prompts say nothing.
+        """
+        return self.computed <= self.reply + 2 * FLUSH_INTERVAL
+
+    @property
+    def tail_found(self) -> bool:
+        """Whether all of it is used."""
+        return self.computed <= _BEHIND
 
 
 @dataclass
@@ -123,15 +143,27 @@ class DaemonKills:
 
     @property
     def loss_window(self) -> float:
-        """Seconds: the age of the oldest prompt that was not found; 0 where all were."""
-        return max((probe.age for probe in self.probes if not probe.found), default=0.0)
+        """Seconds: the age of the oldest conversation of which an interval was lost; 0: of none."""
+        return max((probe.age for probe in self.long_probes if not probe.intervals_found), default=0.0)
+
+    @property
+    def tail_window(self) -> float:
+        """The same for tails: what lies behind the last interval, and the reply."""
+        return max((probe.age for probe in self.probes if not probe.tail_found), default=0.0)
+
+    @property
+    def long_probes(self) -> list[Probe]:
+        """Those of prompts with intervals to lose."""
+        return [probe for probe in self.probes if probe.prompt > 2 * FLUSH_INTERVAL]
 
     def __str__(self) -> str:
-        found = sum(probe.found for probe in self.probes)
+        found = sum(probe.intervals_found for probe in self.long_probes)
+        tails = sum(probe.tail_found for probe in self.probes)
         return (
             f"{self.kills} kills, {len(self.replies)} requests ({self.retries} tries for nothing), "
-            f"{len(self.errors)} errors; {found} of {len(self.probes)} prompts were found again, loss window "
-            f"{self.loss_window:.1f} s; ready after {max(self.start_seconds, default=0):.1f} s at most"
+            f"{len(self.errors)} errors; intervals: found of {found} in {len(self.long_probes)} long prompts, the "
+            f"oldest loss was {self.loss_window:.1f} s old; tails: {tails} of {len(self.probes)} found, the oldest "
+            f"loss was {self.tail_window:.1f} s old; ready after {max(self.start_seconds, default=0):.1f} s at most"
         )
 
 
@@ -141,7 +173,7 @@ async def daemon_kills(seed: int, kills: int, folder: Path, life: tuple[float, f
         "LCPD_CACHE__DIR": str(folder / "prompts"),
         "LCPD_CACHE__DISK": str(_DISK),
         "LCPD_CACHE__RAM": str(256 << 20),
-        "LCPD_CACHE__CHECKPOINT_INTERVAL": str(INTERVAL),
+        "LCPD_CACHE__CHECKPOINT_INTERVAL": str(FLUSH_INTERVAL),
         "OMP_NUM_THREADS": "1",
     }
     flags = ("--threads", "1", "--slots", str(SLOTS), "--ctx", "8192", "--flash-attn", "off", "--batch", "256")
@@ -180,9 +212,20 @@ async def _one_life(
         await running
     finished = [said for said in load.over[known:] if said.over < killed and not said.error]
     for said in _spread(finished, 6):
-        again = await ask(client, daemon.url, Ask(said.ask.prompt, 24))
+        before = await _tokens(client, daemon.url, said)
+        again = await ask(client, daemon.url, Ask([*before, *said.tokens, *_NEXT], 24))
         result.again.append(again)
-        result.probes.append(Probe(result.kills, killed - said.over, again.prompt, again.computed))
+        age = killed - said.over
+        result.probes.append(Probe(result.kills, age, len(before), len(said.tokens), again.computed))
+
+
+async def _tokens(client: httpx.AsyncClient, url: str, said: Said) -> list[int]:
+    """Of a prompt, as the daemon sees it."""
+    response = await client.post(f"{url}/tokenize", json={"content": said.ask.prompt, "add_special": True})
+    response.raise_for_status()
+    tokens: list[int] = response.json()["tokens"]
+    assert len(tokens) == said.prompt, f"{len(tokens)} tokens instead of {said.prompt}"
+    return tokens
 
 
 def _spread(replies: Sequence[Said], count: int) -> list[Said]:

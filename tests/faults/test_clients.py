@@ -92,7 +92,7 @@ async def test_half_sent_requests_hold_no_slot_and_are_dropped(shares: tuple[flo
             assert said.error == ""
             assert daemon.parts.dispatcher.running == 0
             # Its own ends and this client's connection are still open; the server's are to go.
-            await until(lambda: sockets() <= before + len(shares) * 3 + 2, seconds=10 * PATIENCE)
+            await until(lambda: sockets() <= before + len(shares) * 3 + 2, seconds=4 * PATIENCE)
 
 
 async def test_connections_that_are_reset_in_the_middle_of_a_reply_stop_their_requests(seed: int) -> None:

@@ -15,7 +15,7 @@ from benchmarks.harm.daemon import Daemon
 from benchmarks.harm.load import Ask, ask
 from benchmarks.harm.talk import Talk
 
-from faults.corruption import fill, settings, strangers
+from faults.corruption import fill, settings
 from faults.judging import judge
 from faults.served import served
 from oracle.process import Oracle
@@ -26,9 +26,9 @@ _DAY = 86400.0
 
 @pytest.mark.parametrize("days", [-4000, -1, 1, 29, 4000])
 async def test_a_jump_of_the_wall_clock_is_no_error_and_no_wrong_token(
-    oracles: Callable[[str], Oracle], days: int, seed: int, tmp_path: Path
+    oracles: Callable[[str], Oracle], days: int, stranger: Callable[[int], list[int]], tmp_path: Path
 ) -> None:
-    prompts = [strangers(seed, number) for number in range(3)]
+    prompts = [stranger(number) for number in range(3)]
     await fill(tmp_path, prompts[:2])
     async with served("hybrid", **settings(tmp_path)) as daemon:
         disk = daemon.context.disk
@@ -50,10 +50,10 @@ async def test_a_jump_of_the_wall_clock_is_no_error_and_no_wrong_token(
 
 
 async def test_a_jump_of_the_clock_between_two_daemons_loses_nothing_that_has_not_expired(
-    seed: int, tmp_path: Path
+    stranger: Callable[[int], list[int]], tmp_path: Path
 ) -> None:
     """Files whose times lie in the future, as after a battery change."""
-    prompt = strangers(seed, 0)
+    prompt = stranger(0)
     await fill(tmp_path, [prompt])
     future = time.time() + 400 * _DAY
     for file in tmp_path.glob("*/*.blob"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from benchmarks.harm.load import Ask, ask
 
-from faults.corruption import INTERVAL, KINDS, corruptions, fill, settings, strangers
+from faults.corruption import INTERVAL, KINDS, corruptions, fill, settings
 from faults.judging import judge
 from faults.served import served
 from oracle.process import Oracle
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.native, pytest.mark.faults]
 async def test_every_damaged_file_is_found_counted_and_computed_again(
     oracles: Callable[[str], Oracle], seed: int, tmp_path: Path
 ) -> None:
-    result = await corruptions(seed, count=22, conversations=22, folder=tmp_path)
+    result = await corruptions(oracles("hybrid").tokenize, seed, count=22, conversations=22, folder=tmp_path)
     assert result.problems == []
     assert set(result.done) == set(KINDS)
     assert [said.error for said in result.replies if said.error] == []
@@ -32,9 +32,9 @@ async def test_every_damaged_file_is_found_counted_and_computed_again(
 
 @pytest.mark.parametrize("how", ["zeroed", "truncated", "noise", "gone"])
 async def test_a_damaged_index_is_removed_and_the_daemon_starts(
-    oracles: Callable[[str], Oracle], how: str, seed: int, tmp_path: Path
+    oracles: Callable[[str], Oracle], how: str, seed: int, stranger: Callable[[int], list[int]], tmp_path: Path
 ) -> None:
-    prompt = strangers(seed, 0)
+    prompt = stranger(0)
     await fill(tmp_path, [prompt])
     database = tmp_path / "cache.db"
     data = bytearray(database.read_bytes())
@@ -60,9 +60,9 @@ async def test_a_damaged_index_is_removed_and_the_daemon_starts(
     assert again.computed < said.prompt // 2, "nothing was stored after the index had been damaged"
 
 
-async def test_files_of_an_undamaged_store_are_all_used(seed: int, tmp_path: Path) -> None:
+async def test_files_of_an_undamaged_store_are_all_used(stranger: Callable[[int], list[int]], tmp_path: Path) -> None:
     """The control: without damage nothing is computed again but what lies behind the last checkpoint."""
-    prompts = [strangers(seed, number) for number in range(4)]
+    prompts = [stranger(number) for number in range(4)]
     await fill(tmp_path, prompts)
     async with served("hybrid", **settings(tmp_path)) as daemon:
         replies = [await ask(daemon.client, daemon.url, Ask(prompt, 8)) for prompt in prompts]

@@ -52,7 +52,7 @@ async def test_a_kill_during_a_long_prefill_costs_one_interval_at_most(seed: int
 
 async def test_with_pinned_cuts_a_reply_over_many_kills_equals_the_undisturbed_one(seed: int) -> None:
     """One token in each ubatch and one slot: the cuts are the same, however often it begins again."""
-    talk = Talk(f"pinned {seed}", Shape(head_lines=6, turn_lines=(2, 6), reply=(150, 250), most_lines=30))
+    talk = Talk(f"pinned {seed}", Shape(head_lines=6, turn_lines=(2, 6), reply=(400, 600), most_lines=30))
     asks = [talk.next() for _ in range(4)]
     async with _small(slots=1, batch=32, ubatch=1) as quiet:
         undisturbed = [await ask(quiet.client, quiet.url, what) for what in asks]

@@ -569,6 +569,25 @@ def test_a_request_for_no_token_computes_the_prompt_and_is_over(engine, kind):
     assert np.array_equal(got, expected)
 
 
+def test_a_request_for_no_token_of_which_all_is_stored_only_restores_it(engine, kind):
+    """What it leaves is as good as what was computed."""
+    tokens, prefix = prompt_for(engine, PREFIX[kind] + 60), PREFIX[kind]
+    engine.start(1, tokens[:prefix], max_tokens=0, checkpoints=[prefix])
+    engine.run()
+    expected = engine.first_logits(2, tokens, begin=prefix, source=0, shared=prefix)
+    segments = [] if kind == "recurrent" else engine.save(0, (0, prefix)).segments
+    engine.forget()
+    restore = engine.checkpoint_at(prefix)
+    engine.start(3, tokens[:prefix], begin=prefix, segments=segments, restore=restore, max_tokens=0)
+    engine.run()
+    assert (engine.begin_of(3), engine.problem_of(3)) == (prefix, "")
+    assert engine.prefill_cuts(3) == []
+    assert [(m.reason, m.generated, m.held) for m in engine.of(p.Finished, 3)] == [("length", 0, b"")]
+    got = engine.first_logits(4, tokens, begin=prefix, source=0, shared=prefix)
+    assert (engine.begin_of(4), engine.problem_of(4)) == (prefix, "")
+    assert np.array_equal(got, expected)
+
+
 @pytest.mark.parametrize("kind", ["hybrid"], indirect=True)
 def test_a_request_for_no_token_leaves_running_replies_alone(engine):
     engine.start(1, prompt_for(engine), max_tokens=40)

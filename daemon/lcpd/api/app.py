@@ -12,7 +12,8 @@ from lcpd.api import cache, docs_page, extras, guard, info, openapi, power
 from lcpd.api.chat_completions import chat_completions
 from lcpd.api.completions import completions
 from lcpd.api.context import ADMIN, CONTEXT, CORS, KEY, STATUS, Context
-from lcpd.api.errors import ApiError
+from lcpd.api.errors import ApiError, limit_exceeded
+from lcpd.api.key_limits import LimitExceeded
 from lcpd.api.messages import count_tokens, messages
 from lcpd.api.responses import route as responses
 from lcpd.api.responses.store import STORE, ResponseStore
@@ -110,12 +111,16 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         endpoint = resource.canonical.removeprefix("/v1") if resource else "unknown"
         request.app[CONTEXT].metrics.requests.labels(endpoint, str(status)).inc()
-        log.info("%s %s %d %.3f s", request.method, request.path, status, time.monotonic() - begun)
+        seconds, key = time.monotonic() - begun, request.get(KEY)
+        if key is not None:
+            request.app[CONTEXT].metrics.key_requests.labels(key.name, str(status)).inc()
+        who = f" {key.name}" if key is not None else ""
+        log.info("%s %s %d %.3f s%s", request.method, request.path, status, seconds, who)
 
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse what comes from foreign pages or without a key."""
+    """Refuse what comes from foreign pages, without a key, or beyond the limits of one."""
     context = request.app[CONTEXT]
     server = context.settings.server
     host = request.headers.get("Host", "")
@@ -133,20 +138,27 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             "Access-Control-Allow-Headers": "*, Authorization",
         }
         return web.Response(status=204, headers={**cors, **allowed})
-    sent = request.headers.get("Authorization"), request.headers.get("x-api-key")
-    request[ADMIN] = guard.known_key(*sent, context.admin_keys) is not None
-    if context.api_keys and request.path not in guard.OPEN_PATHS:
-        key = guard.known_key(*sent, context.api_keys | context.admin_keys)
-        if key is None:
-            raise ApiError(
-                401,
-                "A valid API key is needed, as a bearer token or in x-api-key.",
-                type="authentication_error",
-                code="invalid_api_key",
-            )
-        request[KEY] = key
     request[CORS] = cors
-    return await handler(request)
+    key = context.keys.find(request.headers.get("Authorization"), request.headers.get("x-api-key"))
+    request[ADMIN] = key is not None and key.admin
+    if not context.keys.asked_for or request.path in guard.OPEN_PATHS:
+        return await handler(request)
+    if key is None:
+        raise ApiError(
+            401,
+            "A valid API key is needed, as a bearer token or in x-api-key.",
+            type="authentication_error",
+            code="invalid_api_key",
+        )
+    request[KEY] = key
+    if request.method != "POST":
+        return await handler(request)
+    try:
+        with context.key_limits.admitted(key):
+            return await handler(request)
+    except LimitExceeded as error:
+        context.metrics.key_refusals.labels(key.name, error.what).inc()
+        raise limit_exceeded(error.message, error.retry_after) from error
 
 
 async def _add_cors(request: web.Request, response: web.StreamResponse) -> None:

@@ -45,13 +45,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             chunks = reply.chunks(usage)
-            response = await send_stream(request, chunks, lambda: COMMENT, lambda e: sse(e.openai()), reply.headers())
-        else:
-            response = await send_json(request, reply.whole(), ApiError.openai, reply.headers)
+            return await send_stream(request, chunks, lambda: COMMENT, lambda e: sse(e.openai()), reply.headers())
+        return await send_json(request, reply.whole(), ApiError.openai, reply.headers)
     finally:
-        await t.close(turns)
-    r.look_ahead(context, asked, turns)
-    return response
+        await r.conclude(request, asked, turns)
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,17 @@ class Client:
     """Whom a request is for.  Neither value holds a key or anything else that a client sent as it is."""
 
     conversation: str
-    """Those take turns in the queue: the key or address, and the session where the client names one."""
+    """Those take turns in the queue: the key's name or the address, and the session where the client names one."""
     program: str
-    """The key or address, and the program that runs there."""
+    """The key's name or the address, and the program that runs there."""
 
 
 def identify(headers: Mapping[str, str], body: Json, key: str | None, address: str) -> Client:
-    """The client of a request with this valid API key, if keys are asked for, from this address.
+    """The client of a request with the valid API key of this name, if keys are asked for, from this address.
 
     `headers` looks names up without regard to case.
     """
-    who = f"key-{_digest(key)}" if key else address
+    who = key or address
     session = session_hint(headers, body)
     return Client(
         conversation=f"{who} {_digest(session)}" if session else who,

@@ -8,12 +8,14 @@ from aiohttp import web
 
 from lcpd.anticipation.driver import Anticipator
 from lcpd.api.clients import ToolUsers
+from lcpd.api.key_limits import KeyLimits
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.isolation import Isolation
 from lcpd.cache.tier import DiskTier
 from lcpd.chat.client import ChatClient
 from lcpd.config import Settings
 from lcpd.engine.supervisor import Supervisor
+from lcpd.keys import Key, Keyring
 from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.sleep import Sleeper
@@ -41,9 +43,8 @@ class Context:
     """None where nothing is written to disk."""
     isolation: Isolation | None = None
     """None where all keys share what was computed."""
-    api_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
-    admin_keys: frozenset[str] = field(default_factory=frozenset, repr=False)
-    """Taken where API keys are, too."""
+    keys: Keyring = field(default_factory=Keyring)
+    key_limits: KeyLimits = field(default_factory=KeyLimits)
     tool_users: ToolUsers = field(default_factory=ToolUsers)
 
 
@@ -52,7 +53,7 @@ STATUS: web.RequestKey[int] = web.RequestKey("status", int)
 """The status that a reply deserves whose headers were out before it failed; for the log and the metrics."""
 CORS: web.RequestKey[dict[str, str]] = web.RequestKey("cors", dict)
 """Headers for the answer to a page of an allowed origin."""
-KEY: web.RequestKey[str] = web.RequestKey("key", str)
+KEY: web.RequestKey[Key] = web.RequestKey("key", Key)
 """The API key that the request carries, where keys are asked for."""
 ADMIN: web.RequestKey[bool] = web.RequestKey("admin", bool)
 """Whether the request carries an admin key."""

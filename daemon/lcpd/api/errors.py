@@ -85,6 +85,12 @@ def overloaded(message: str, retry_after: int) -> ApiError:
     return ApiError(429, message, type="rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after)})
 
 
+def limit_exceeded(message: str, retry_after: int) -> ApiError:
+    """429: an API key has used up what it may."""
+    headers = {"Retry-After": str(retry_after)}
+    return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", headers=headers)
+
+
 def timed_out(message: str, retry_after: int) -> ApiError:
     """503: the request waited too long for its turn."""
     return ApiError(503, message, type="server_error", code="queue_timeout", headers={"Retry-After": str(retry_after)})

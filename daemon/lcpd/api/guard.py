@@ -1,13 +1,12 @@
-"""Who may ask: keys, and protection against web pages that try to reach a local server.
+"""Protection against web pages that try to reach a local server.
 
 A page that the user's browser shows can send requests to 127.0.0.1, or make a name of its own point there (DNS
 rebinding).  The Host check stops the second, the Origin and Content-Type checks the first.  Pure functions; the
-middleware is in :mod:`lcpd.api.app`.
+middleware is in :mod:`lcpd.api.app`, keys are in :mod:`lcpd.keys`.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -57,21 +56,3 @@ def origin_is_allowed(origin: str | None, host: str, allowed: Collection[str]) -
     if origin is None:
         return True
     return origin in allowed or origin.partition("://")[2] == host
-
-
-def known_key(authorization: str | None, x_api_key: str | None, keys: Collection[str]) -> str | None:
-    """Which of the keys the request carries, as a bearer token or in x-api-key; None if it carries none."""
-    scheme, _, token = (authorization or "").partition(" ")
-    given = [token.strip()] if scheme.lower() == "bearer" else []
-    given += [x_api_key] if x_api_key else []
-    # Every comparison runs, so that the time tells nothing.
-    matches = [
-        key for g in given for key in keys if hmac.compare_digest(g.encode("utf-8", "surrogateescape"), key.encode())
-    ]
-    return matches[0] if matches else None
-
-
-def read_keys(text: str) -> frozenset[str]:
-    """The keys of a key file: one a line, blank lines and lines with # ignored."""
-    lines = (line.strip() for line in text.splitlines())
-    return frozenset(line for line in lines if line and not line.startswith("#"))

@@ -88,7 +88,7 @@ def _model(context: Context) -> Json:
         entry |= {
             "context_length": info.n_ctx,
             "max_model_len": info.n_ctx,
-            "limits": asdict(limits_of(info.n_ctx)),
+            "limits": asdict(limits_of(info.n_ctx, context.settings.server.max_tokens)),
             "meta": {
                 "n_ctx": info.n_ctx,
                 "n_ctx_train": info.n_ctx_train,

@@ -21,6 +21,7 @@ class Limits:
     """A reply's length to reserve: 8192, or a quarter of a short context."""
 
 
-def limits_of(context: int) -> Limits:
-    """The limits to tell for a context of so many tokens."""
-    return Limits(context, context - context // _MARGIN, max(1, min(_MOST_OUTPUT, context // 4)))
+def limits_of(context: int, longest: int = 0) -> Limits:
+    """The limits to tell for a context and a longest reply of so many tokens; the latter 0: the context's affair."""
+    output = max(1, min(_MOST_OUTPUT, context // 4))
+    return Limits(context, context - context // _MARGIN, min(output, longest or output))

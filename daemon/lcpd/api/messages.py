@@ -15,7 +15,7 @@ from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import ApiError
 from lcpd.api.normalise import messages_body
 from lcpd.api.stream import send_json, send_stream, sse
-from lcpd.api.turn import Delta, Finished, Turn, close, headers, timings
+from lcpd.api.turn import Delta, Finished, Turn, headers, timings
 from lcpd.chat.protocol import Rendered
 
 
@@ -33,20 +33,17 @@ async def messages(request: web.Request) -> web.StreamResponse:
         if body.stream:
             thinks = (body.thinking or {}).get("type") in ("enabled", "adaptive")
             stream = MessageStream(terms.name, context.model_id, turn.usage, thinks)
-            response = await send_stream(
+            return await send_stream(
                 request,
                 _events(turn, stream),
                 lambda: _wire(stream.heartbeat()),
                 lambda e: sse(e.anthropic(), "error"),
                 headers(terms.name, turn.usage),
             )
-        else:
-            whole = _whole(turn, terms.name, context.model_id)
-            response = await send_json(request, whole, ApiError.anthropic, lambda: headers(terms.name, turn.usage))
+        whole = _whole(turn, terms.name, context.model_id)
+        return await send_json(request, whole, ApiError.anthropic, lambda: headers(terms.name, turn.usage))
     finally:
-        await close([turn])
-    r.look_ahead(context, asked, [turn])
-    return response
+        await r.conclude(request, asked, [turn])
 
 
 async def count_tokens(request: web.Request) -> web.Response:

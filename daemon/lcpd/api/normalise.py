@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from lcpd.api.errors import bad_request
+from lcpd.api.media import text_only
 
 Json = dict[str, Any]
 
@@ -24,7 +25,8 @@ def chat_body(plain: Json) -> Json:
         changed |= only_tool(plain, name, lambda tool: (tool.get("function") or {}).get("name"))
         # llama.cpp takes "auto" for an object; one tool and "required" is what is meant.
         changed["tool_choice"] = "required"
-    changed["messages"] = [_with_readable_calls(message) for message in plain["messages"]]
+    messages = [text_only(message, f"messages[{i}]") for i, message in enumerate(plain["messages"])]
+    changed["messages"] = [_with_readable_calls(message) for message in messages]
     return changed
 
 
@@ -40,8 +42,7 @@ def messages_body(plain: Json) -> tuple[Json, Json]:
     if (plain.get("thinking") or {}).get("type") == "disabled":
         kwargs = plain.get("chat_template_kwargs")
         overrides["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
-    for i, message in enumerate(plain["messages"]):
-        _refuse_documents(f"messages[{i}].content", message.get("content"))
+    changed["messages"] = [text_only(message, f"messages[{i}]") for i, message in enumerate(plain["messages"])]
     return changed, overrides
 
 
@@ -76,11 +77,3 @@ def _with_readable_arguments(call: Json) -> Json:
         pass
     readable = {"arguments": arguments} if arguments.strip() else {}
     return {**call, "function": {**function, "arguments": msgspec.json.encode(readable).decode()}}
-
-
-def _refuse_documents(where: str, content: Any) -> None:
-    for i, block in enumerate(content if isinstance(content, list) else ()):
-        if block.get("type") == "document":
-            raise bad_request("document blocks are not offered; send their text.", f"{where}[{i}]")
-        if block.get("type") == "tool_result":
-            _refuse_documents(f"{where}[{i}].content", block.get("content"))

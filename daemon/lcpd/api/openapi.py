@@ -142,7 +142,7 @@ def _operation(method: str, path: str, operation: Operation) -> Json:
         "tags": [operation.group],
         "summary": operation.summary,
         "operationId": f"{method.lower()} {path}".translate(str.maketrans(" /{}.-", "______")).rstrip("_"),
-        "responses": _responses(path, operation),
+        "responses": _responses(method, path, operation),
     }
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters: list[Json] = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in names]
@@ -160,14 +160,16 @@ def _operation(method: str, path: str, operation: Operation) -> Json:
     return described
 
 
-def _responses(path: str, operation: Operation) -> Json:
+def _responses(method: str, path: str, operation: Operation) -> Json:
     statuses = [*operation.refusals, 500]
     if path not in OPEN_PATHS:
         statuses += [401]
     if operation.body:
         statuses += [400, 413, 415]
+    if method == "POST":
+        statuses += [429]
     if operation.generates:
-        statuses += [404, 429, 503]
+        statuses += [404, 503]
     if operation.refused:
         statuses += [405]
     error = {"$ref": _REF.format(name="AnthropicError" if "/messages" in path else "Error")}

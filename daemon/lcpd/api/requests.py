@@ -14,7 +14,7 @@ from aiohttp import web
 from lcpd.anticipation.driver import Asked, FinishedTurn, spans_of
 from lcpd.api.bodies import Body, parse
 from lcpd.api.clients import Client, identify, stated_priority
-from lcpd.api.context import CONTEXT, KEY, Context
+from lcpd.api.context import CONTEXT, KEY, STATUS, Context
 from lcpd.api.errors import (
     ApiError,
     bad_request,
@@ -28,7 +28,7 @@ from lcpd.api.errors import (
     unknown_model,
 )
 from lcpd.api.sampling import choices, for_choice
-from lcpd.api.turn import Turn
+from lcpd.api.turn import Turn, close
 from lcpd.cache.isolation import marked
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Rendered
@@ -120,13 +120,16 @@ def completion_terms(request: web.Request, plain: Json) -> Terms:
 
 
 def _terms(request: web.Request, client: Client, priority: Priority) -> Terms:
+    key = request.get(KEY)
+    if key is not None and key.background:
+        priority = "background"
     return Terms(client.conversation, priority, store=stores(request.headers), scope=scope_of(request))
 
 
 def scope_of(request: web.Request) -> int:
     """Number of the key that a request shares what is computed with; 0: all keys."""
-    isolation = request.app[CONTEXT].isolation
-    return isolation.number(request.get(KEY)) if isolation else 0
+    isolation, key = request.app[CONTEXT].isolation, request.get(KEY)
+    return isolation.number(key.digest) if isolation and key else 0
 
 
 def stores(headers: Mapping[str, str]) -> bool:
@@ -148,14 +151,15 @@ def with_choices(terms: Terms, plain: Json) -> Terms:
 
 
 def _client(request: web.Request, plain: Json) -> Client:
-    return identify(request.headers, plain, request.get(KEY), request.remote or "")
+    key = request.get(KEY)
+    return identify(request.headers, plain, key.name if key else None, request.remote or "")
 
 
 async def submit(context: Context, rendered: Rendered, field: str, terms: Terms) -> list[Generation]:
     """Queue a rendered prompt, which fits the context and leaves room for a reply, once for each reply wanted.
 
-    max_tokens is clamped to the room left, never a reason to refuse.  Waits while the model is loading.
-    `field` is the body's field that holds the prompt.  Raises ApiError.
+    max_tokens is clamped to the room left and to server.max_tokens, never a reason to refuse.  Waits while the model is
+    loading.  `field` is the body's field that holds the prompt.  Raises ApiError.
     """
     tokens = unpack(rendered.tokens)
     if not len(tokens):
@@ -168,12 +172,13 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms)
         wanted = rendered.max_tokens
         if wanted == 0:
             raise bad_request("At least 1 token must be asked for; -1 is no limit.", "max_tokens")
+        longest = min(room, context.settings.server.max_tokens or room)
         prompt = Prompt(
             tokens=marked(tokens, terms.scope),
             spans=spans_of(rendered),
             sampling=rendered.sampling,
-            max_tokens=min(wanted, room) if wanted > 0 else room,
-            min_tokens=min(terms.min_tokens, room),
+            max_tokens=min(wanted, longest) if wanted > 0 else longest,
+            min_tokens=min(terms.min_tokens, longest),
             priority=terms.priority,
             client=terms.client,
             store=terms.store,
@@ -194,7 +199,19 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms)
         return generations
 
 
-def look_ahead(context: Context, asked: Asked, turns: Sequence[Turn]) -> None:
+async def conclude(request: web.Request, asked: Asked, turns: Sequence[Turn]) -> None:
+    """Stop what still runs of a request.  To be called in any case.
+
+    A reply that is complete counts as sent: many clients close the connection with the last event, which interrupts
+    the handler.
+    """
+    if all(turn.finished for turn in turns):
+        request.setdefault(STATUS, 200)
+        _look_ahead(request.app[CONTEXT], asked, turns)
+    await close(turns)
+
+
+def _look_ahead(context: Context, asked: Asked, turns: Sequence[Turn]) -> None:
     """The reply was sent: compute ahead what its conversation goes on with.  Of several replies none is known to be."""
     turn = turns[0]
     finished = turn.finished

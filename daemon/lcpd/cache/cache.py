@@ -132,6 +132,11 @@ class PromptCache:
         """Bytes of the arena."""
         return self._store.arena.size
 
+    @property
+    def free(self) -> int:
+        """Bytes of the arena for which nothing has to be given up."""
+        return self._store.free_bytes
+
     def checkpoints_on(self, tokens: Tokens) -> list[int]:
         """Positions of the checkpoints along this path, ascending; the last may be len(tokens)."""
         return [node.end for node in _checkpoint_nodes(self._trie.match(tokens))]
@@ -347,13 +352,14 @@ class PromptCache:
         if end and self.observer is not None:
             self.observer.kept(tokens[:end])
 
-    def reserve(self, tokens: Tokens, size: int) -> Extent | None:
+    def reserve(self, tokens: Tokens, size: int, evict: bool = True) -> Extent | None:
         """Room for `size` bytes of state that goes on from this path, which stays until they are kept or given back.
 
-        What is worth least is evicted for it; None where there is none.
+        What is worth least is evicted for it, unless nothing is to be; None where there is none.
         """
         chain = self._trie.coverage(tokens)
-        extent = self._holdings.make_room(size, chain[-1][0].segment if chain else None)
+        anchor = chain[-1][0].segment if chain else None
+        extent = self._holdings.make_room(size, anchor) if evict else self._store.reserve(size, anchor)
         self._holdings.tidy()
         return extent
 
@@ -390,8 +396,7 @@ class PromptCache:
 
     def ends(self) -> list[Tokens]:
         """The paths that nothing goes on from."""
-        leaves = [node for node in self._trie.nodes() if not node.children]
-        return [np.concatenate([_before(leaf), leaf.edge]) for leaf in leaves]
+        return [node.path for node in self._trie.nodes() if not node.children]
 
     def purge(self) -> int:
         """Drop everything that is offered, pinned conversations too, and forget all prompts; returns the bytes.
@@ -444,7 +449,7 @@ class PromptCache:
         """
         for node in list(self._trie.nodes()):
             if node.segment is payload:
-                tokens = np.concatenate([_before(node), node.covers])
+                tokens = np.concatenate([node.path[: node.begin], node.covers])
                 self._history.remember(tokens, len(tokens))
                 self._history.lose(tokens, node.begin, "damaged")
                 self._holdings.drop_below(node, "corrupt")
@@ -488,15 +493,6 @@ class PromptCache:
         for node in self._trie.match(tokens).nodes:
             node.last_used = now
             node.hits += hits
-
-
-def _before(node: PayloadNode) -> Tokens:
-    """The items on the way to where a node begins."""
-    edges = []
-    while node.parent is not None:
-        node = node.parent
-        edges.append(node.edge)
-    return np.concatenate(edges[::-1])
 
 
 def _checkpoint_nodes(match: Match[Payload]) -> list[PayloadNode]:

@@ -115,6 +115,10 @@ class Catalogue:
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
+    def holds(self, entry: Entry) -> bool:
+        """Whether it is this very file that is known by its key: not one of a catalogue before this one."""
+        return self._entries.get(entry.key) is entry
+
     @property
     def entries(self) -> list[Entry]:
         """All of them, in no particular order."""
@@ -152,10 +156,10 @@ class Catalogue:
         slices += [node.checkpoint for node in match.nodes if node.end <= match.length]
         return list(dict.fromkeys(one.entry for one in slices if one is not None))
 
-    def ends(self, most: int) -> list[Tokens]:
-        """The paths that nothing goes on from; those used last, at most `most`."""
-        leaves = sorted((e for e in self._entries.values() if not e.children), key=lambda entry: -entry.last_used)
-        return [entry.path for entry in leaves[:most]]
+    def ends(self, most: int) -> list[Entry]:
+        """The files that nothing builds on, at most `most`: those used last come first, of equals the furthest."""
+        leaves = (entry for entry in self._entries.values() if not entry.children)
+        return sorted(leaves, key=lambda entry: (-entry.last_used, -entry.end))[:most]
 
     # ---- changing --------------------------------------------------------------------------------------
 

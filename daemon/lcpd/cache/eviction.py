@@ -106,12 +106,13 @@ class Eviction:
         if kind == "segment":
             # Without a checkpoint to go on from there a segment is of no use.
             tokens = len(node.covers) if self._rolls_back else 0
-            candidate = Candidate(kind, payload.bytes, tokens, node.last_used, node.hits, len(node.children))
+            size, outrun = payload.bytes, False
         else:
             outrun = self._checkpoints[node] > 0
             size = payload.bytes + (0 if outrun else self._only_for(node))
             tokens = node.end - _checkpoint_before(node)
-            candidate = Candidate(kind, size, tokens, node.last_used, node.hits, len(node.children), outrun)
+        branches = len(node.children)
+        candidate = Candidate(kind, size, tokens, node.last_used, node.hits, branches, outrun, payload.on_disk)
         return worth(candidate, self._now, self._economics)
 
     def _only_for(self, node: PayloadNode) -> int:

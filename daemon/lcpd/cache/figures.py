@@ -28,6 +28,23 @@ DISK_REASONS = (
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What the settings say.  Sizes in bytes, times in seconds; 0 = no limit, except for `size` and `floor`."""
+
+    size: int
+    floor: int = 0
+    """Bytes that stay free on the file system."""
+    budget: int = 0
+    """Written in 24 hours."""
+    ttl: float = 0.0
+    """Since the last use."""
+    interval: int = 8192
+    """Tokens between the checkpoints of a long prompt."""
+    retry: float = 5.0
+    """Until a disk that failed is tried again the first time."""
+
+
+@dataclass(frozen=True)
 class DiskCounts:
     """What happened since the start."""
 

@@ -25,7 +25,7 @@ class Isolation:
     """Which paths belong to which key."""
 
     def __init__(self, keys: Collection[str]) -> None:
-        """ValueError for more than `MOST_KEYS` keys."""
+        """`keys`: what tells each from the others, in any order.  ValueError for more than `MOST_KEYS`."""
         if len(keys) > MOST_KEYS:
             raise ValueError(f"{len(keys)} keys are too many to be kept apart: at most {MOST_KEYS} can be")
         digests = {key: hashlib.sha256(b"lcpd key\0" + key.encode()).hexdigest() for key in keys}

@@ -27,12 +27,14 @@ class CorruptPiece(RuntimeError):
 
 @dataclass(eq=False)
 class Payload:
-    """State bytes of one segment or checkpoint.  Changed by its store only."""
+    """State bytes of one segment or checkpoint.  Changed by its store only, but for `on_disk`."""
 
     parts: dict[str, Piece]
     pins: int = 0
     """Commands in flight that need it."""
     dropped: bool = False
+    on_disk: bool = False
+    """Whether a file has it too, as far as is known: it costs a read to get it back."""
 
     @property
     def piece(self) -> Piece:

@@ -26,6 +26,8 @@ class _Path:
     tokens: Tokens
     first: float
     """When it came in."""
+    last: float
+    """When something of it came in last."""
     due: float
 
 
@@ -44,7 +46,7 @@ class PendingPaths:
 
     def note(self, tokens: Tokens, now: float, at_once: bool) -> None:
         """State of this path came in.  A path that it goes on from waits for no write of its own any more."""
-        path = _Path(tokens, now, now if at_once else now + WAIT)
+        path = _Path(tokens, now, now, now if at_once else now + WAIT)
         kept = []
         for other in self._paths:
             if not _is_prefix(other.tokens, tokens) and not _is_prefix(tokens, other.tokens):
@@ -71,9 +73,12 @@ class PendingPaths:
         return due.tokens
 
     def all_due(self) -> None:
-        """Nothing waits any longer."""
+        """Nothing waits any longer.
+
+        What came in last is written last: after a restart the times of the files tell which conversation that was.
+        """
         for path in self._paths:
-            path.due = path.first
+            path.due = path.last
 
     def next_due(self) -> float | None:
         """When the next one is due; None: there is none."""
@@ -104,8 +109,9 @@ class WriteBudget:
         self._hours: deque[tuple[int, int]] = deque()
 
     def note(self, size: int, at: float) -> None:
-        """So many bytes were written at that time; times that come in do not go backwards by much."""
+        """So many bytes were written at that time."""
         hour = int(at // _HOUR)
+        self._set_back(hour)
         if self._hours and self._hours[-1][0] >= hour:
             last, count = self._hours.pop()
             self._hours.append((last, count + size))
@@ -114,9 +120,19 @@ class WriteBudget:
 
     def spent(self, now: float) -> int:
         """Bytes of the last 24 hours."""
+        self._set_back(int(now // _HOUR))
         while self._hours and (self._hours[0][0] + 1) * _HOUR <= now - _DAY:
             self._hours.popleft()
         return sum(size for _, size in self._hours)
+
+    def _set_back(self, hour: int) -> None:
+        """What a clock that was wrong says was written after that hour counts as written in it, not for years."""
+        later = 0
+        while self._hours and self._hours[-1][0] > hour:
+            later += self._hours.pop()[1]
+        if later:
+            earlier = self._hours.pop()[1] if self._hours and self._hours[-1][0] == hour else 0
+            self._hours.append((hour, earlier + later))
 
     def allows(self, size: int, now: float) -> bool:
         """Whether so much may be written now."""

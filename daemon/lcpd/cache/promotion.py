@@ -85,6 +85,8 @@ class Promoter:
         """Files that are about to be read."""
         self._read_speed = _READ_SPEED
         self._loading = asyncio.Lock()
+        self._urgent = 0
+        """Promotions that somebody waits for, under way or next."""
         self._reader = ThreadPoolExecutor(1, "lcpd-disk-read")
 
     async def stop(self) -> None:
@@ -106,28 +108,38 @@ class Promoter:
         seconds = size / self._read_speed
         return upto if size and seconds < (upto - begin) * self._cache.economics.seconds_per_token else 0
 
-    async def promote(self, tokens: Tokens) -> int:
+    async def promote(self, tokens: Tokens, modest: bool = False) -> int:
         """Bring to RAM what the disk has of a prompt; returns the position that it can go on from thanks to that, or 0.
 
         Files that prove not to be what was stored are removed, with what builds on them, and what is left is used.
+        `modest`: nothing in RAM is given up for it, and it ends after the file that is being read when another one
+        comes that is not modest.
         """
-        async with self._loading:
-            while True:
-                covered, held = self._in_ram(tokens)
-                upto = loading.goal(self._shelf.catalogue, tokens, covered, held, self._shelf.rolls_back)
-                plan = loading.steps(self._shelf.catalogue, tokens, covered, held, upto)
-                if not plan:
-                    return upto
-                if sum(step.entry.state for step in plan) > self._cache.size:
-                    return 0
-                self.reading.update(step.entry for step in plan)
-                try:
-                    bad = await self._load(plan)
-                finally:
-                    self.reading.subtract(step.entry for step in plan)
-                    self.reading += Counter()  # without zeros
-                if not bad:
-                    return self._arrived(tokens, upto)
+        self._urgent += not modest
+        try:
+            async with self._loading:
+                return await self._promote(tokens, modest)
+        finally:
+            self._urgent -= not modest
+
+    async def _promote(self, tokens: Tokens, modest: bool) -> int:
+        room = self._cache.free if modest else self._cache.size
+        while True:
+            covered, held = self._in_ram(tokens)
+            upto = loading.goal(self._shelf.catalogue, tokens, covered, held, self._shelf.rolls_back)
+            plan = loading.steps(self._shelf.catalogue, tokens, covered, held, upto)
+            if not plan:
+                return upto
+            if sum(step.entry.state for step in plan) > room:
+                return 0
+            self.reading.update(step.entry for step in plan)
+            try:
+                bad = await self._load(plan, modest)
+            finally:
+                self.reading.subtract(step.entry for step in plan)
+                self.reading += Counter()  # without zeros
+            if not bad:
+                return self._arrived(tokens, upto)
 
     def _arrived(self, tokens: Tokens, upto: int) -> int:
         covered, held = self._in_ram(tokens)
@@ -137,16 +149,18 @@ class Promoter:
     def _in_ram(self, tokens: Tokens) -> tuple[int, list[int]]:
         return self._cache.covered(tokens), self._cache.checkpoints_on(tokens)
 
-    async def _load(self, plan: Sequence[Step]) -> bool:
+    async def _load(self, plan: Sequence[Step], modest: bool) -> bool:
         """Read the steps of a plan as far as there is room; returns whether one of them was bad."""
         for step in plan:
-            if step.entry.key not in self._shelf.catalogue:
+            if modest and self._urgent:
+                return False
+            if not self._shelf.catalogue.holds(step.entry):
                 return True
             begun = time.monotonic()
             try:
-                done = await self._load_whole(step) if step.whole else await self._load_part(step)
+                done = await (self._load_whole if step.whole else self._load_part)(step, modest)
             except BadFile as error:
-                if step.entry.key in self._shelf.catalogue:  # otherwise it was removed meanwhile
+                if self._shelf.catalogue.holds(step.entry):  # otherwise it was removed meanwhile
                     self._condemn(step.entry, error)
                 return True
             if not done:
@@ -158,9 +172,9 @@ class Promoter:
                 self._read_speed += 0.2 * (step.entry.state / seconds - self._read_speed)
         return False
 
-    async def _load_whole(self, step: Step) -> bool:
+    async def _load_whole(self, step: Step, modest: bool) -> bool:
         """The state goes straight into the arena; False where there is no room."""
-        extent = self._cache.reserve(step.path[: step.begin], step.entry.state)
+        extent = self._cache.reserve(step.path[: step.begin], step.entry.state, evict=not modest)
         if extent is None:
             return False
         try:
@@ -171,7 +185,7 @@ class Promoter:
         self._keep(step, extent, Piece(extent, step.entry.checksum))
         return True
 
-    async def _load_part(self, step: Step) -> bool:
+    async def _load_part(self, step: Step, modest: bool) -> bool:
         """Of a segment that is cut elsewhere in RAM, or that paths turn off from, a part."""
         state = memoryview(bytearray(step.entry.state))
         await self._read(step, state)
@@ -181,7 +195,7 @@ class Promoter:
         except BlobError as error:
             log.warning("a segment on disk cannot be cut: %s", error)
             return False
-        extent = self._cache.reserve(step.path[: step.begin], len(part))
+        extent = self._cache.reserve(step.path[: step.begin], len(part), evict=not modest)
         if extent is None:
             return False
         self._cache.room(extent)[:] = part
@@ -207,3 +221,5 @@ class Promoter:
         )
         store = self._shelf.store
         await in_thread_to_the_end(self._reader, lambda: loading.read(store, entry, expected, target))
+        if not self._shelf.catalogue.holds(entry):
+            raise BadFile("missing", "it was removed while it was read")  # purged, for instance: it is not to come back

@@ -1,8 +1,9 @@
 """What is worth keeping: expected seconds saved per byte.  Pure.
 
 Dropping the KV of n tokens means computing them again some day; dropping a checkpoint means going on from the one
-before it.  How likely that day is comes from how recently and how often the path was used and how many paths go
-through it.  The structure that a worth knows nothing of (deepest segments first) is the caller's.
+before it; dropping from RAM what is on disk too means reading it.  How likely that day is comes from how recently and
+how often the path was used and how many paths go through it.  The structure that a worth knows nothing of (deepest
+segments first) is the caller's.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Candidate:
     outrun: bool = False
     """A checkpoint only: there are others further along, so that a request that goes on needs this one only where it
     turns off in between."""
+    on_disk: bool = False
+    """Whether it can be read from disk instead of being computed."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Economics:
     """Seconds since its last use within which a path is about as likely to be used again at any moment; from then on
     that falls off as one over the time, because returns have a long tail: tools answer in seconds, people in minutes
     or after lunch."""
+    read_speed: float = 500e6
+    """Bytes a second that come from disk."""
     turn_off: float = 0.125
     """How often, compared with going on to the end, a request turns off behind a checkpoint that others outrun."""
 
@@ -50,6 +55,8 @@ class Economics:
 def worth(candidate: Candidate, now: float, economics: Economics) -> float:
     """Seconds that keeping the payload is expected to save, per byte."""
     saved = candidate.tokens * economics.seconds_per_token
+    if candidate.on_disk:
+        saved = min(saved, candidate.bytes / economics.read_speed)
     age = max(0.0, now - candidate.last_used)
     chance = math.log2(2 + candidate.hits + candidate.branches) * economics.soon / (age + economics.soon)
     if candidate.outrun and candidate.branches < 2:

@@ -68,7 +68,7 @@ def take_stock(listing: Listing, fingerprint: Fingerprint, needs_segments: bool)
         past = Catalogue()
         past.needs_segments = needs_segments
         _add(past, stale)
-        stock.lost = past.ends(_LOST_PATHS)[::-1]
+        stock.lost = [entry.path for entry in past.ends(_LOST_PATHS)][::-1]
     return stock
 
 

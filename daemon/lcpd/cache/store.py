@@ -27,7 +27,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -46,7 +45,10 @@ Trouble = Literal["full", "read-only", "i/o", "index", "in use"]
 that is damaged; another daemon."""
 
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.blob")
+_FOLDER = re.compile(r"[0-9a-f]{2}")
 _DATABASE = "cache.db"
+_BESIDE = ("-wal", "-shm", "-journal")
+"""What SQLite appends to that for its other files."""
 _LOCK = "lock"
 _BUSY_TIMEOUT = 5.0
 """Seconds that SQLite may wait for its lock, which nobody else should hold."""
@@ -300,7 +302,9 @@ class DiskStore:
             if len(folder.name) != 2 or folder.is_symlink() or not folder.is_dir():
                 continue
             for path in folder.iterdir():
-                if f"{folder.name}/{path.name}" not in known and not path.is_dir():
+                name = f"{folder.name}/{path.name}"
+                # The folder may be one that others use as well: what is not named like ours is not ours.
+                if _NAME.fullmatch(name) and name not in known and not path.is_dir():
                     path.unlink()
                     orphans += 1
         return orphans
@@ -308,12 +312,13 @@ class DiskStore:
     def _reset(self) -> None:
         """Remove everything and begin anew, with the lock held."""
         self._disconnect()
-        for path in self._folder.iterdir():
-            # Nothing that others may have put there.
-            if len(path.name) == 2 and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name.startswith(_DATABASE):
-                path.unlink()
+        for suffix in ("", *_BESIDE):
+            (self._folder / (_DATABASE + suffix)).unlink(missing_ok=True)
+        self._sweep()
+        for folder in self._folder.iterdir():
+            if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
+                with suppress(OSError):  # something that is not ours is in it
+                    folder.rmdir()
         self._connect()
 
     def _disconnect(self) -> None:
@@ -395,7 +400,7 @@ class DiskStore:
     def overhead(self) -> int:
         """See `BlobStore`."""
         size = 0
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", *_BESIDE):
             with suppress(OSError):
                 size += (self._folder / (_DATABASE + suffix)).stat().st_size
         return size

@@ -17,74 +17,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 
-from lcpd.cache import loading
-from lcpd.cache.arena import checksum
-from lcpd.cache.blob import BlobError
-from lcpd.cache.cache import PromptCache, Resident
-from lcpd.cache.catalogue import Entry, Found, blocks
-from lcpd.cache.figures import DiskCounts, DiskStats, Purged, State
+from lcpd.cache.cache import PromptCache
+from lcpd.cache.catalogue import Entry, blocks
+from lcpd.cache.figures import DiskCounts, DiskStats, Limits, Purged, State
 from lcpd.cache.fingerprint import Fingerprint
-from lcpd.cache.pending import PendingPaths, WriteBudget, worth_writing
+from lcpd.cache.pending import PendingPaths
 from lcpd.cache.promotion import Promoter, Shelf, in_thread
-from lcpd.cache.record import BadFile, Record, encode
+from lcpd.cache.recent import Used
+from lcpd.cache.record import BadFile
+from lcpd.cache.space import Space
 from lcpd.cache.stock import take_stock
 from lcpd.cache.store import BlobStore, StoreError
-from lcpd.engine.protocol import Tokens, pack
+from lcpd.cache.writing import Writer
+from lcpd.engine.protocol import Tokens
 
 log = logging.getLogger(__name__)
 
 _QUEUE = 256
 """Paths that may wait to be written."""
-_CHOSEN = ("room", "expired")
-"""Reasons for which files are removed that could be used."""
-_PART = 4 << 20
-"""Bytes that are written between two rests."""
-_REST = 3
-"""While replies run, writing rests for so many times as long as it works."""
-_LOOK = 0.05
-"""Seconds between two looks at whether replies run, while something is written."""
 _HOUSEKEEPING = 60.0
 """Seconds between two looks at what has expired."""
 _LONGEST_RETRY = 600.0
 """Seconds."""
 _FLUSH_POLL = 0.01
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the settings say.  Sizes in bytes, times in seconds; 0 = no limit, except for `size` and `floor`."""
-
-    size: int
-    floor: int = 0
-    """Bytes that stay free on the file system."""
-    budget: int = 0
-    """Written in 24 hours."""
-    ttl: float = 0.0
-    """Since the last use."""
-    interval: int = 8192
-    """Tokens between the checkpoints of a long prompt."""
-    retry: float = 5.0
-    """Until a disk that failed is tried again the first time."""
-
-
-class _Pace:
-    """How hard the writer may write; read by its thread."""
-
-    def __init__(self) -> None:
-        self.busy = False
-        """Whether replies run."""
-
-    def parts(self, data: memoryview) -> Iterator[memoryview]:
-        for begin in range(0, len(data), _PART):
-            begun = time.monotonic()
-            yield data[begin : begin + _PART]
-            if self.busy:
-                time.sleep(_REST * (time.monotonic() - begun))
 
 
 class DiskTier:
@@ -103,32 +62,37 @@ class DiskTier:
         self._store = store
         self._cache = cache
         self._limits = limits
-        self._busy = busy
         self._clock = clock
         self._wall = wall
+        self._wake = asyncio.Event()
+        self._threads = ThreadPoolExecutor(1, "lcpd-disk-write")
         self._shelf = Shelf(store)
         self._promoter = Promoter(self._shelf, cache, self._condemn)
+        self._space = Space(self._shelf, cache, limits.size, self._threads, self._wake.set)
+        self._writer = Writer(
+            self._shelf,
+            self._space,
+            cache,
+            limits,
+            self._threads,
+            reading=self._promoter.reading,
+            busy=busy,
+            wall=wall,
+            on_written=self._recovered,
+        )
         self._pending = PendingPaths(_QUEUE)
-        self._budget = WriteBudget(limits.budget)
         self._needs_segments = True
         self._state: State = "waiting"
         self._trouble: StoreError | None = None
         self._is_open = False
         self._budget_known = False
         """Whether what earlier daemons wrote is counted."""
-        self._doomed: dict[str, int] = {}
-        """Keys of files that are not known any more but still there, with the bytes that they take up."""
         self._touched: dict[str, None] = {}
         """Keys whose use the store does not know of."""
-        self._overhead = 0
-        self._purges = 0
-        self._pace = _Pace()
-        self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._looked = asyncio.Event()
         """The index has been read, or cannot be."""
         self._task: asyncio.Task[None] | None = None
-        self._writer = ThreadPoolExecutor(1, "lcpd-disk-write")
         cache.observer = self
 
     # ---- beginning and end -----------------------------------------------------------------------------
@@ -157,7 +121,7 @@ class DiskTier:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-        await asyncio.to_thread(self._writer.shutdown)
+        await asyncio.to_thread(self._threads.shutdown)
         await self._promoter.stop()
         self._store.close()
 
@@ -177,11 +141,11 @@ class DiskTier:
             state=self._state,
             reason=f"{self._trouble.trouble}: {self._trouble}" if self._trouble else "",
             size=self._limits.size,
-            used=self._used(),
+            used=self._space.used,
             files=len(self._shelf.catalogue),
             queue=len(self._pending),
             lag=self._pending.lag(self._clock()),
-            written_today=self._budget.spent(self._wall()),
+            written_today=self._writer.budget.spent(self._wall()),
             counts=DiskCounts(
                 counts.written, counts.read, counts.read_seconds, dict(counts.removed), dict(counts.skipped)
             ),
@@ -231,14 +195,14 @@ class DiskTier:
         housekeeping = self._clock()
         while True:
             self._idle.clear()
-            await self._remove_doomed()
+            await self._space.remove()
             if self._clock() >= housekeeping:
                 await self._keep_house()
                 housekeeping = self._clock() + _HOUSEKEEPING
             tokens = self._pending.take(self._clock())
             if tokens is not None:
                 try:
-                    await self._write_path(tokens)
+                    await self._writer.write_path(tokens)
                 except StoreError:
                     self._pending.note(tokens, self._clock(), at_once=True)
                     raise
@@ -255,7 +219,7 @@ class DiskTier:
 
     async def _probe(self) -> None:
         """Whether the disk works again.  Raises StoreError."""
-        await self._look_at_space()
+        await self._space.look()
         self._recovered()
 
     def _recovered(self) -> None:
@@ -263,189 +227,37 @@ class DiskTier:
             log.warning("the prompt cache uses the disk again")
         self._state, self._trouble = "ok", None
 
-    async def _write_path(self, tokens: Tokens) -> None:
-        """Write what of a path is in RAM and not on disk, as far as limits allow."""
-        residents = self._cache.residents(tokens)
-        checkpoints = [one for one in residents if one.kind == "checkpoint"]
-        chosen = worth_writing(
-            [(one.end, one.forks) for one in checkpoints],
-            list(self._shelf.catalogue.checkpoints(tokens)),
-            self._limits.interval // 4,
-        )
-        upto = len(tokens) if self._shelf.rolls_back else max(chosen, default=0)
-        for one in residents:
-            if one.kind == "segment" and one.begin < upto and not await self._write_segment(one):
-                return
-            if one.kind == "checkpoint" and one.end in chosen and not await self._write_checkpoint(one):
-                return
-
-    async def _write_segment(self, one: Resident) -> bool:
-        """False: what follows on it cannot be written either."""
-        reach = self._shelf.catalogue.reach(one.tokens)
-        if reach >= one.end:
-            return True
-        if one.begin > reach:
-            self._shelf.counts.skipped["gone"] += 1
-            return False
-        parent = self._shelf.catalogue.parent_of(one.tokens[:reach])
-        return await self._write(one, reach, parent)
-
-    async def _write_checkpoint(self, one: Resident) -> bool:
-        if not self._shelf.catalogue.needs_segments:
-            return await self._write(one, 0, None)
-        if self._shelf.catalogue.reach(one.tokens) < one.end:
-            self._shelf.counts.skipped["gone"] += 1
-            return True
-        return await self._write(one, one.end - 1, self._shelf.catalogue.parent_of(one.tokens))
-
-    async def _write(self, one: Resident, begin: int, parent: Entry | None) -> bool:
-        """Write items [begin, end) of a segment, or a checkpoint; False where that cannot be."""
-        payload = one.payload
-        if payload.dropped:
-            self._shelf.counts.skipped["gone"] += 1
-            return False
-        with self._cache.pinned(payload):
-            state, hashed = self._cache.view(payload), payload.piece.checksum
-            if one.kind == "segment" and begin > one.begin:
-                rest = await self._rest(state, begin - one.begin, one.end - one.begin)
-                if rest is None:
-                    return False
-                state, hashed = rest
-            record = Record(
-                fingerprint=self._shelf.fingerprint,
-                kind=one.kind,
-                parent=parent.key if parent is not None else "",
-                begin=begin,
-                tokens=pack(one.tokens[begin:]),
-                checksum=hashed,
-            )
-            header = encode(record, len(state))
-            length = len(header) + len(state)
-            purges = self._purges
-            if not await self._admits(length, parent):
-                return False
-            await self._put(record.key, header, state)
-        self._shelf.counts.written += length
-        self._budget.note(length, self._wall())
-        self._recovered()
-        found = Found(record.key, record, len(state), length, self._wall())
-        if purges != self._purges or not self._shelf.catalogue.add(found):
-            # What it builds on is gone by now.
-            self._doomed[record.key] = blocks(length)
-            return False
-        return True
-
-    async def _rest(self, state: memoryview, begin: int, end: int) -> tuple[memoryview, bytes] | None:
-        """A segment without its first items, and the checksum; None where it cannot be cut there."""
-
-        def cut() -> tuple[memoryview, bytes]:
-            rest = loading.cut(state, begin, end)
-            return rest, checksum(rest)
-
-        try:
-            return await in_thread(self._writer, cut)
-        except BlobError as error:
-            log.warning("a segment in the prompt cache cannot be cut for the disk: %s", error)
-            return None
-
-    async def _put(self, key: str, header: bytes, state: memoryview) -> None:
-        writing = asyncio.ensure_future(
-            in_thread(self._writer, lambda: self._store.put(key, header, self._pace.parts(state)))
-        )
-        try:
-            while not writing.done():
-                self._pace.busy = self._busy()
-                await asyncio.wait({writing}, timeout=_LOOK)
-        finally:
-            # The bytes stay pinned until the thread is through with them, also when this task is cancelled.
-            self._pace.busy = False
-            while not writing.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({writing})
-        writing.result()
-
-    async def _admits(self, length: int, parent: Entry | None) -> bool:
-        """Whether so many bytes may be written, for which what is worth least is removed.  Raises StoreError."""
-        if not self._budget.allows(length, self._wall()):
-            self._shelf.counts.skipped["budget"] += 1
-            return False
-        await self._make_room(blocks(length), parent)
-        if self._used() + blocks(length) > self._limits.size:
-            self._shelf.counts.skipped["size"] += 1
-            return False
-        if await self._look_at_space() - length < self._limits.floor:
-            self._shelf.counts.skipped["floor"] += 1
-            return False
-        return True
-
-    async def _make_room(self, size: int, parent: Entry | None) -> None:
-        lacking = self._used() + size - self._limits.size
-        if lacking <= 0:
-            return
-        keep = [*self._promoter.reading, *([parent] if parent is not None else [])]
-        victims = self._shelf.catalogue.victims(
-            lacking, self._wall(), self._cache.economics, self._shelf.rolls_back, keep
-        )
-        for entry in victims:
-            self._forget(entry, "room")
-        await self._remove_doomed()
-
-    async def _look_at_space(self) -> int:
-        """Bytes that are free on the file system.  Raises StoreError."""
-        free, self._overhead = await in_thread(self._writer, lambda: (self._store.free(), self._store.overhead()))
-        return free
-
-    def _used(self) -> int:
-        return self._shelf.catalogue.size + sum(self._doomed.values()) + self._overhead
-
-    def _forget(self, entry: Entry, reason: str) -> None:
-        """A file and what builds on it are not used any more, and removed when it is the writer's turn."""
-        for index, one in enumerate(self._shelf.catalogue.remove(entry)):
-            self._shelf.counts.removed[reason if not index or reason in _CHOSEN else "unlinked"] += 1
-            self._doomed[one.key] = one.size
-            self._touched.pop(one.key, None)
-        self._wake.set()
-
-    async def _remove_doomed(self) -> None:
-        keys = list(self._doomed)
-        if not keys:
-            return
-        await in_thread(self._writer, lambda: self._store.remove(keys))
-        for key in keys:
-            if key not in self._shelf.catalogue:
-                self._doomed.pop(key, None)
-
     async def _keep_house(self) -> None:
         touched = list(self._touched)
         self._touched.clear()
         now = self._wall()
-        await in_thread(self._writer, lambda: self._store.mark_used(touched, now))
+        await in_thread(self._threads, lambda: self._store.mark_used(touched, now))
         if self._limits.ttl:
             for entry in self._shelf.catalogue.expired(now - self._limits.ttl):
                 if entry.key in self._shelf.catalogue:
-                    self._forget(entry, "expired")
-            await self._remove_doomed()
-        await self._look_at_space()
+                    self._space.forget(entry, "expired")
+            await self._space.remove()
+        await self._space.look()
 
     # ---- what was there before -------------------------------------------------------------------------
 
     async def _open(self) -> None:
         begun = time.monotonic()
         needs = self._needs_segments
-        found = await in_thread(self._writer, lambda: take_stock(self._store.open(), self._shelf.fingerprint, needs))
+        found = await in_thread(self._threads, lambda: take_stock(self._store.open(), self._shelf.fingerprint, needs))
         self._is_open = True
         self._shelf.catalogue, self._touched = found.catalogue, {}
-        self._doomed = {key: blocks(length) for key, length in found.doomed.items()}
+        self._space.found({key: blocks(length) for key, length in found.doomed.items()})
         self._shelf.counts.removed.update(found.refused)
         day = self._wall() - 86400
         for written, length in sorted(found.written):
             if written > day and not self._budget_known:
-                self._budget.note(length, written)
+                self._writer.budget.note(length, written)
         self._budget_known = True
         for tokens in found.lost:
             self._cache.remember(tokens, len(tokens))
             self._cache.lose(tokens, 0, "fingerprint changed", found.changed)
-        await self._look_at_space()
+        await self._space.look()
         self._recovered()
         log.info(
             "the prompt cache has %d files on disk (%d MiB); their index was read in %.2f s",
@@ -468,30 +280,34 @@ class DiskTier:
             return len(tokens) - 1 if len(tokens) - 1 > begin else 0
         return self._promoter.wants(tokens, begin)
 
-    async def promote(self, tokens: Tokens) -> int:
+    async def promote(self, tokens: Tokens, modest: bool = False) -> int:
         """See `Promoter`; waits for the index."""
         await self._looked.wait()
-        return await self._promoter.promote(tokens)
+        return await self._promoter.promote(tokens, modest)
+
+    async def recent(self, most: int) -> list[Used]:
+        """The paths that were used last, at most `most`; waits for the index."""
+        await self._looked.wait()
+        now = self._wall()
+        return [Used(entry.path, now - entry.last_used) for entry in self._shelf.catalogue.ends(most)]
 
     def _condemn(self, entry: Entry, error: BadFile) -> None:
         log.warning("a file of the prompt cache on disk is not used and removed (%s): %s", error.problem, error)
         path = entry.path
         self._cache.remember(path, len(path))
         self._cache.lose(path, 0 if entry.kind == "checkpoint" else entry.begin, "damaged")
-        self._forget(entry, error.problem)
+        self._space.forget(entry, error.problem)
 
     # ---- purging ---------------------------------------------------------------------------------------
 
     async def purge(self) -> Purged:
         """Remove everything from the disk, the index too.  Raises StoreError where that cannot be done now."""
-        purged = Purged(len(self._shelf.catalogue), self._used())
+        purged = Purged(len(self._shelf.catalogue), self._space.used)
         self._pending.clear()
-        self._shelf.catalogue.clear()
-        self._doomed.clear()
+        self._space.forget_all()
         self._touched.clear()
-        self._purges += 1
         if self._is_open:
-            await in_thread(self._writer, self._store.clear)
+            await in_thread(self._threads, self._store.clear)
             self._shelf.counts.removed["purged"] += purged.files
         elif self._trouble is not None:
             raise self._trouble

@@ -53,6 +53,16 @@ class Node(Generic[P]):
         return self.begin + len(self.edge)
 
     @property
+    def path(self) -> Tokens:
+        """All items up to the end of the edge."""
+        edges = [self.edge]
+        above = self.parent
+        while above is not None:
+            edges.append(above.edge)
+            above = above.parent
+        return np.concatenate(edges[::-1])
+
+    @property
     def covers_end(self) -> int:
         """Position up to which `segment` reaches; `begin` where there is none."""
         return self.begin + len(self.covers)

@@ -11,11 +11,11 @@ from typing import Any
 import click
 import httpx
 
-from lcpd.cli.flags import load_settings
 from lcpd.cli.remote import Daemon, daemon_flags
+from lcpd.config.loader import CLIENT_KEY
 from lcpd.connect.clients import CLIENTS, Client
 from lcpd.connect.drift import configured, drift
-from lcpd.connect.edits import KEY_VARIABLE, MISSING, EditError, Facts, FilePlan, Plan
+from lcpd.connect.edits import MISSING, EditError, Facts, FilePlan, Plan
 from lcpd.connect.files import ConnectError, Records, read
 from lcpd.connect.journal import applied
 from lcpd.paths import dirs
@@ -75,14 +75,12 @@ def doctor(client: str, url: str | None, key_file: Path | None) -> int:
 
 def ask(url: str | None, key_file: Path | None) -> Facts:
     """What the daemon says of itself.  Raises click.ClickException."""
-    if key_file is None and url is None:
-        # Not the admin's key, which other commands prefer: clients keep what they are given in files.
-        key_file = load_settings(None, {}).settings.server.api_key_file
+    # Not the admin's key, which other commands prefer: clients keep what they are given in files.
     daemon = Daemon(url, key_file, admin=False)
     (entry,) = daemon.get("/v1/models", "data")["data"]
     if "limits" not in entry:
         raise click.ClickException("the model is being loaded, so its limits are not known yet: try again soon")
-    word = f"\"$(grep -v '^#' {key_file} | head -n 1)\"" if daemon.key else ""
+    word = daemon.known.word if daemon.known else ""
     return Facts(daemon.address, entry["id"], **entry["limits"], key=daemon.key, key_word=word)
 
 
@@ -164,9 +162,9 @@ def _file_problems(plan: FilePlan, model: str) -> Iterator[str]:
 def _key(value: Any) -> str | None:
     """The key that a client sends for what its file says."""
     if value is MISSING:
-        return os.environ.get(KEY_VARIABLE) or os.environ.get("OPENAI_API_KEY")
-    if value in (KEY_VARIABLE, f"{{env:{KEY_VARIABLE}}}"):
-        return os.environ.get(KEY_VARIABLE)
+        return os.environ.get(CLIENT_KEY) or os.environ.get("OPENAI_API_KEY")
+    if value in (CLIENT_KEY, f"{{env:{CLIENT_KEY}}}"):
+        return os.environ.get(CLIENT_KEY)
     return str(value)
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "connect": ("lcpd.cli.connect", "connect", "Configure a client for a running daemon."),
     "demo": ("lcpd.cli.demo", "demo", "Hold a conversation with real models and show what was reused."),
     "doctor": ("lcpd.cli.connect", "doctor", "Check that a client is configured for a running daemon."),
+    "key": ("lcpd.cli.key", "key", "Make API keys."),
     "pull": ("lcpd.cli.pull", "pull", "Download a model."),
     "serve": ("lcpd.cli.serve", "serve", "Run the daemon."),
     "sleep": ("lcpd.cli.sleep", "sleep", "Free the engine's memory, and keep the prompt cache."),

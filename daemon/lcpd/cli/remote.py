@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import httpx
 
-from lcpd.api.guard import read_keys
 from lcpd.cli.flags import load_settings
+from lcpd.config.loader import CLIENT_KEY, KEY_VARIABLES
+from lcpd.config.settings import ServerSettings
+from lcpd.keys import KeyFileError, read_keys
 
 Json = dict[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -26,10 +31,19 @@ def daemon_flags(command: Command) -> Command:
         metavar="F",
         type=click.Path(path_type=Path, dir_okay=False),
         help="A file with a key; default: that of the settings (server.admin_key_file, else server.api_key_file),"
-        " unless --url is given.",
+        " else $LCPD_API_KEY, unless --url is given.",
     )
     url = click.option("--url", metavar="URL", help="The daemon's address; default: that of the settings.")
     return url(key_file(command))
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """A key to send."""
+
+    secret: str = field(repr=False)
+    word: str
+    """A shell word that gives it."""
 
 
 class Daemon:
@@ -39,9 +53,13 @@ class Daemon:
         """`admin`: an admin's key does as well.  Raises click.ClickException where settings or key file are wrong."""
         server = load_settings(None, {}).settings.server
         self.address = (url or _own_address(server.host, server.port)).rstrip("/")
-        # A key is for the daemon of the settings alone: others are not to learn it.
-        known = None if url else (admin and server.admin_key_file) or server.api_key_file
-        self.key = _key(key_file or known)
+        self.known: KnownKey | None = None
+        if key_file:
+            self.known = _required(key_file)
+        elif not url:
+            # A key is for the daemon of the settings alone: others are not to learn it.
+            self.known = _own_key(server, admin)
+        self.key = self.known.secret if self.known else None
 
     def get(self, path: str, expected: str) -> Json:
         """The JSON object at `path`, which has the field `expected`.  Raises click.ClickException."""
@@ -88,13 +106,43 @@ def _own_address(host: str, port: int) -> str:
     return f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
 
 
-def _key(file: Path | None) -> str | None:
-    if file is None:
-        return None
+def _required(file: Path) -> KnownKey:
+    if known := _first_key(file):
+        return known
+    raise click.ClickException(f"{file} holds no key, or hashes of keys only: write a key itself to a file of its own")
+
+
+def _own_key(server: ServerSettings, admin: bool) -> KnownKey | None:
+    """A key of the settings' daemon; an admin's if it may be one.  Their files and variables can have hashes only."""
+    settings = ("server.admin_key_file", "server.api_key_file") if admin else ("server.api_key_file",)
+    for setting in settings:
+        file = getattr(server, setting.partition(".")[2])
+        if known := (_first_key(file) if file else None) or _first_key_in(KEY_VARIABLES[setting]):
+            return known
+    secret = os.environ.get(CLIENT_KEY)
+    return KnownKey(secret, f'"${CLIENT_KEY}"') if secret else None
+
+
+def _first_key(file: Path) -> KnownKey | None:
+    """The first key that a file has itself, not its hash.  Raises click.ClickException."""
     try:
-        keys = read_keys(file.read_text())
+        lines = read_keys(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file} cannot be read: {error}") from error
-    if not keys:
-        raise click.ClickException(f"{file} holds no key")
-    return min(keys)
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
+    for line in lines:
+        if line.secret is not None:
+            place = f'$1 == "{line.key.name}" {{print $2}}' if line.named else f"NR == {line.number} {{print $1}}"
+            return KnownKey(line.secret, f"\"$(awk '{place}' {shlex.quote(str(file))})\"")
+    return None
+
+
+def _first_key_in(variable: str) -> KnownKey | None:
+    """The same for a variable."""
+    try:
+        lines = read_keys(os.environ.get(variable, ""), f"environment {variable}")
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
+    secret = next((line.secret for line in lines if line.secret is not None), None)
+    return KnownKey(secret, f'"${CLIENT_KEY}"') if secret else None

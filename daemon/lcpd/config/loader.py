@@ -21,8 +21,13 @@ from lcpd.config.settings import Settings, leaves, sections
 from lcpd.paths import dirs
 
 PREFIX = "LCPD_"
-NOT_SETTINGS = frozenset({"LCPD_HOME", "LCPD_CONFIG", "LCPD_API_KEY"})
-"""Variables that are no settings: where files are, and the key that clients are told to send (`lcpd connect`)."""
+CLIENT_KEY = "LCPD_API_KEY"
+"""The variable that clients, and lcpd's own commands, take the key from that they send."""
+KEY_VARIABLES = {"server.api_key_file": "LCPD_API_KEYS", "server.admin_key_file": "LCPD_ADMIN_KEYS"}
+"""Settings that are a key file, and the variable that may hold the text of another one.  It is no setting: those are
+shown."""
+NOT_SETTINGS = frozenset({"LCPD_HOME", "LCPD_CONFIG", CLIENT_KEY, *KEY_VARIABLES.values()})
+"""Variables that are no settings: where files are, and keys."""
 
 CREDENTIALS = {"server.api_key_file": "lcpd.api-keys", "server.admin_key_file": "lcpd.admin-keys"}
 """Settings that are a file which the service manager may pass (LoadCredential=), and its name there."""

@@ -71,13 +71,14 @@ class ServerSettings(Section):
     api_key_file: UserPath | None = Field(
         default=None,
         examples=["/etc/lcpd/api-keys"],
-        description="File with the API keys that clients must send, one a line. Unset: no key is asked for.",
+        description="File with the API keys that clients must send, one a line: KEY, or NAME KEY and limits"
+        " (docs/api.md). The variable LCPD_API_KEYS can hold such lines, too. Without either no key is asked for.",
     )
     admin_key_file: UserPath | None = Field(
         default=None,
         examples=["/etc/lcpd/admin-keys"],
-        description="File with keys, one a line, for what shows texts of prompts or changes the prompt cache."
-        " They are API keys too. Unset: nobody may do that.",
+        description="File with keys, in the same format, for what shows texts of prompts or changes the prompt cache."
+        " They are API keys too. LCPD_ADMIN_KEYS can hold such lines. Without either nobody may do that.",
     )
     insecure: bool = Field(
         default=False,
@@ -93,6 +94,14 @@ class ServerSettings(Section):
         description="Values of the Origin header (of browsers) to accept. Empty: none.",
     )
     max_body: Size = size_field(64 * 2**20, low=1024, high=2**40, description="Largest request body.")
+    max_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=2**24,
+        json_schema_extra={"unit": "tokens"},
+        description="Longest reply; who asks for more, or names no limit, gets so much. 0 = what the context has room"
+        " for.",
+    )
     heartbeat_interval: Seconds = Field(
         default=5.0,
         description="Time between the signs of life sent on a stream while there is no token to send.",
@@ -320,6 +329,13 @@ class CacheSettings(Section):
     anticipate: bool = Field(
         default=True,
         description="Compute the beginning of a conversation's next turn while nothing else is to be done.",
+    )
+    prewarm: int = Field(
+        default=1,
+        ge=0,
+        le=64,
+        description="Conversations, those active last, that are brought back from RAM or disk to empty slots when the"
+        " engine has started and nothing else is to be done; 0 = none.",
     )
     dir: UserPath | None = Field(
         default=None,

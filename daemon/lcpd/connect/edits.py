@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lcpd.config.loader import CLIENT_KEY
+
 Format = Literal["json", "toml", "yaml"]
 """json: comments and trailing commas are taken and kept; yaml: only values of one line at the top level."""
 Check = Literal["same", "at most", "at least", "url", "key", "any"]
@@ -100,7 +102,7 @@ class Facts:
         return f"{self.url}/v1"
 
 
-KEY_VARIABLE = "LCPD_API_KEY"
+KEY_VARIABLE = CLIENT_KEY
 NO_KEY = "lcpd"
 """For clients that insist on some key."""
 PATIENCE_MS = 1_800_000

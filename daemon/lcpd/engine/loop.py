@@ -5,7 +5,9 @@ budget alone (:mod:`lcpd.engine.batching`).
 
     job state     leaves it when                                    then
     ---------     --------------                                    ----
-    queued        commands before it and its restoring are done     Started -> prefilling, or decoding after a park
+    queued        commands before it and its restoring are done     Started -> prefilling, or decoding after a park;
+                                                                    with max_tokens 0 and nothing left to compute
+                                                                    Finished("length")
     prefilling    all items but a reply's last one are held         the first token is sampled -> decoding; with
                                                                     max_tokens 0 Finished("length")
     decoding      end of generation, stop string, max_tokens        Finished
@@ -160,6 +162,8 @@ class DecodeLoop:
             self._finish(job, "cancelled")
         elif queued.parked:
             self.park(job.request)
+        elif job.max_tokens == 0 and job.done == job.prefill_end:
+            self._finish(job, "length")
 
     def _job_of(self, command: p.Start) -> tuple[Job, Verdict]:
         """The parked job or a new one, on the command's sequence.  Raises ValueError or BridgeError."""
@@ -172,7 +176,7 @@ class DecodeLoop:
         parked = self._parked.pop(command.request, None)
         job, verdict = self._replies.resume(parked, command) if parked else self._replies.begin(command)
         items = len(job.prompt) + len(job.generated)
-        if not 0 <= command.begin < items:
+        if not 0 <= command.begin <= items - (command.max_tokens > 0):
             raise ValueError(f"begin {command.begin} is outside the prompt and reply of {items} items")
         return job, verdict
 

@@ -133,7 +133,8 @@ class Start(Message, frozen=True, tag="start"):
     tokens: bytes
     """The whole prompt; items that are embeddings hold -1."""
     begin: int
-    """Where computing begins: less than the length of prompt and reply, the last of which is always decoded."""
+    """Where computing begins: less than the length of prompt and reply, the last of which is always decoded; it may be
+    that length where nothing is sampled (`max_tokens` 0): nothing is computed then."""
     source: int = -1
     """The sequence whose [0, shared) is used: `seq` itself goes on where it stands, another one shares its cells with
     `seq`, which is emptied first; -1: `seq` is emptied and nothing is shared."""

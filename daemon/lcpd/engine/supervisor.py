@@ -133,6 +133,9 @@ class Supervisor:
         self._load_message = settings.load
         self._computed = False
         """Whether this life of the worker has computed something."""
+        self._kills = [0]
+        """Processes that the kernel had killed for want of memory when that was looked at the last two times: a death
+        that comes together with another such kill was one, and one of long ago says nothing."""
         self.state = State.STOPPED
         self.progress = 0.0
         """Of loading, 0 to 1."""
@@ -166,8 +169,9 @@ class Supervisor:
 
     async def sleep(self) -> None:
         """End the worker until `wake`; for when it runs nothing."""
-        self._listener.on_down("the engine is put to sleep", SLEEP)
         await self.stop()
+        # Not before: until it is gone the worker may still write to the arena.
+        self._listener.on_down("the engine is put to sleep", SLEEP)
         self.state = State.SLEEPING
 
     def wake(self) -> None:
@@ -245,7 +249,7 @@ class Supervisor:
         self.state = State.STARTING
         self.progress = 0.0
         self._computed = False
-        kills = memory.kills()
+        self._kills = [memory.kills()]
         try:
             child, channel = await launch(
                 list(s.command),
@@ -275,7 +279,7 @@ class Supervisor:
                 status = await child.reap()
                 reason = f"the worker {describe_exit(status)}"
                 if status == -signal.SIGKILL and not child.killed:
-                    lacked = memory.kills() > kills
+                    lacked = memory.kills() > self._kills[0]
                     reason += " for want of memory" if lacked else ""
                     cause = "memory" if lacked else "killed"
                 elif memory.speaks_of_memory("\n".join(list(child.log)[-20:])):
@@ -356,6 +360,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(self._settings.heartbeat_timeout / 8)
             now = time.monotonic()
+            self._kills = [self._kills[-1], memory.kills()]
             if verdict := watchdog.verdict(now):
                 child.signal(signal.SIGKILL)
                 return verdict

@@ -33,6 +33,18 @@ class Metrics:
             ["endpoint", "code"],
             registry=r,
         )
+        self.key_requests = Counter(
+            "lcpd_key_requests",
+            "How many requests of which API key (its name) ended, and how (HTTP status)?",
+            ["key", "code"],
+            registry=r,
+        )
+        self.key_refusals = Counter(
+            "lcpd_key_refusals",
+            "How many requests were refused because of an API key's limits, and of which: concurrency, rate?",
+            ["key", "limit"],
+            registry=r,
+        )
         self.running = Gauge("lcpd_requests_running", "How many requests hold a slot?", registry=r)
         self.waiting = Gauge("lcpd_requests_waiting", "How many requests wait for a slot?", registry=r)
         self.time_to_first_token = Histogram(
@@ -57,6 +69,12 @@ class Metrics:
         )
         for source in ("computed", "vram", "shared", "ram", "disk", "anticipated"):
             self.prompt_tokens.labels(source)
+        self.prewarmed = Counter(
+            "lcpd_prewarmed_tokens",
+            "How many tokens of earlier conversations were brought back to slots before anybody asked for them"
+            " (cache.prewarm)?",
+            registry=r,
+        )
         self.preemptions = Counter(
             "lcpd_preemptions",
             "How often was a running request parked, and for want of what: a slot, or cells?",

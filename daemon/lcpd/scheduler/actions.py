@@ -64,7 +64,7 @@ class Actions:
     def _launch(self, request: Request, placement: Placement, now: float) -> None:
         prompt, resume, seq = request.prompt, placement.resume, placement.seq
         state = self._state
-        demand = Demand(request.tokens, request.admission(state.table.capacity))
+        demand = Demand(request.tokens, request.admission(state.table.capacity), samples=not request.anticipates)
         if request.cached is None:
             request.report = report(self._facts(request), placement, prompt.name)
         segments, piece = state.keeper.read(

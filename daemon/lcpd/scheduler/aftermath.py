@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from lcpd.engine.supervisor import SLEEP
 from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import Done, GenerationFailed, Prompt, Quarantined
 from lcpd.scheduler.recovery import KILLED, QUARANTINE_SECONDS, Quarantine, after_death, fingerprint, guilty
@@ -33,6 +34,7 @@ class Aftermath:
         """The worker is gone: every request that it knew waits again, or is over."""
         requests = self._state.requests
         alone = len(self._state.running) == 1
+        by_itself = cause not in (KILLED, SLEEP)
         for request in list(requests.values()):
             stay = request.stay
             if stay is None and not request.parked:
@@ -44,9 +46,11 @@ class Aftermath:
             elif request.anticipates:
                 # Nobody waits for it; to be wrong about it costs nothing.
                 del requests[request.id]
-                if alone and cause != KILLED:
+                if alone and by_itself:
                     self._condemn(request, reason, now)
                 request.generation.emit(Done("cancelled", "", "", 0, 0, 0.0, 0.0))
+            elif cause == SLEEP:
+                request.run_again(now)  # it came when the engine was on its way out
             else:
                 request.record = after_death(request.record, request.reached, cause, alone)
                 if guilty(request.record, cause, alone):

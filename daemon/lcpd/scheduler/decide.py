@@ -191,7 +191,7 @@ def _anticipate(view: View) -> Action | None:
         return None
     placement = None
     if view.up:
-        demand, known = Demand(waiting.tokens, waiting.reserve), view.known(waiting.request)
+        demand, known = Demand(waiting.tokens, waiting.reserve, samples=False), view.known(waiting.request)
         placement = place(view.slots, demand, known, view.rolls_back, view.capacity, view.costs, modest=True)
     return Launch(waiting.request, placement) if placement else Drop(waiting.request)
 

@@ -131,8 +131,9 @@ class Dispatcher:
         self._fetching.disk = disk
 
     def forget(self) -> None:
-        """Empty all idle slots, and keep nothing of what is on its way from slots to RAM."""
+        """Empty all idle slots, keep nothing of what is on its way from slots to RAM, nor a report of what is over."""
         self._actions.forget()
+        self._state.forget_reports()
 
     async def model_info(self) -> p.ModelInfo:
         """Facts about the loaded model; waits for the first load.  Raises EngineFailed."""

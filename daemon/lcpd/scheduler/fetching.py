@@ -34,12 +34,14 @@ class Fetching:
         self._state = state
         self._pump = pump
         self._tasks: set[asyncio.Task[None]] = set()
+        self._late: set[asyncio.Future[int]] = set()
+        """What was given up and still holds on to the disk: nobody else waits for it meanwhile."""
         self.disk: Disk | None = None
         """None: there is none."""
 
     def begin(self, request: Request) -> None:
         """A request came in: it waits where the disk can bring it further than slots and RAM can."""
-        if self.disk is None or request.anticipates:
+        if self.disk is None or self._late or request.anticipates:
             return
         if not self.disk.wants(request.tokens, self._reachable(request.tokens)):
             return
@@ -61,14 +63,22 @@ class Fetching:
     async def _fetch(self, disk: Disk, request: Request) -> None:
         keeper = self._state.keeper
         before = keeper.covered(request.tokens)
-        try:
-            async with asyncio.timeout(WITHIN):
-                await disk.promote(request.tokens)
-        except TimeoutError:
+        promoting = asyncio.ensure_future(disk.promote(request.tokens))
+        # To cancel it would not be enough: it goes on until the system is through with what is being read.
+        await asyncio.wait({promoting}, timeout=WITHIN)
+        if not promoting.done():
             log.warning("the disk took more than %g s to bring back a prompt, which is computed instead", WITHIN)
-        except Exception:
+            promoting.cancel()
+            self._late.add(promoting)
+            promoting.add_done_callback(self._is_through)
+        elif not promoting.cancelled() and (error := promoting.exception()) is not None:
             # The request can do without: it computes what it lacks.
-            log.exception("reading a prompt back from disk failed")
+            log.error("reading a prompt back from disk failed", exc_info=error)
         request.fetched = (before, keeper.covered(request.tokens))
         request.fetching = False
         self._pump()
+
+    def _is_through(self, promoting: asyncio.Future[int]) -> None:
+        self._late.discard(promoting)
+        if not promoting.cancelled() and (error := promoting.exception()) is not None:
+            log.error("reading a prompt back from disk failed after it was given up", exc_info=error)

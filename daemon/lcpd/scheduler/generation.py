@@ -57,7 +57,7 @@ class Prompt:
     kind: Kind = "generate"
     """A "prefill" runs only while no other request runs or waits, on the slot that holds its beginning or on an empty
     one; where that is not so (any more) it ends with Done("cancelled"), and what it computed stays in the slot.  All of
-    it is computed, the last token too: a prompt that goes on from there needs no checkpoint."""
+    it is computed, the last token too, unless it is known: a prompt that goes on from there needs no checkpoint."""
     store: bool = True
     """Whether its state, its tokens and its reply may be kept when it has left its slot."""
     name: str = ""

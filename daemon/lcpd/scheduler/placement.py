@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lcpd.scheduler import cells
@@ -73,25 +73,31 @@ class Demand:
     tokens: Tokens
     reserve: int
     """Cells that it has to find, its growth included."""
+    samples: bool = True
+    """Whether the logits of its last token are wanted, which has to be computed then."""
 
 
 def candidates(slots: Sequence[Slot], demand: Demand, known: Known, rolls_back: bool, costs: Costs) -> list[Placement]:
     """The placements on idle slots that may be best."""
+
+    def ways(source: Slot | None, own: bool = False) -> Iterator[Resume]:
+        return resumes(demand.tokens, source, own, known, rolls_back, demand.samples)
+
     shared = [
         (_bringing(resume, demand, costs), slot.busy, resume)
         for slot in slots
-        for resume in resumes(demand.tokens, slot, own=False, known=known, rolls_back=rolls_back)
+        for resume in ways(slot)
         if resume.shared
     ]
     # Two, because the best one may be the slot that is to be overwritten; running ones stay in any case.
     best = [resume for _, _, resume in sorted(shared, key=lambda entry: (entry[0], not entry[1]))[:2]]
-    best += resumes(demand.tokens, None, own=False, known=known, rolls_back=rolls_back)
+    best += ways(None)
     return [
         Placement(slot.seq, resume)
         for slot in slots
         if not slot.busy
         for resume in [
-            *resumes(demand.tokens, slot, own=True, known=known, rolls_back=rolls_back),
+            *ways(slot, own=True),
             *(resume for resume in best if resume.source != slot.seq),
         ]
     ]

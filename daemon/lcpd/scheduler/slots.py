@@ -9,7 +9,7 @@ Nothing here changes its arguments; times and lengths are plain numbers that com
     none: RAM alone            everywhere                         checkpoints
 
 What RAM holds can follow what a slot holds.  A resume point lies before the last token, which is always computed:
-logits are not part of a sequence's state.
+logits are not part of a sequence's state.  Only where nothing is sampled it may lie behind the last token.
 """
 
 from __future__ import annotations
@@ -93,13 +93,15 @@ class Resume:
 COLD = Resume(0)
 
 
-def resumes(prompt: Tokens, source: Slot | None, own: bool, known: Known, rolls_back: bool) -> Iterator[Resume]:
+def resumes(
+    prompt: Tokens, source: Slot | None, own: bool, known: Known, rolls_back: bool, samples: bool = True
+) -> Iterator[Resume]:
     """The ways for a prompt to go on from `source`; each is the best of its kind.
 
     `own`: the source is the slot that the prompt is to run on.  `rolls_back`: a sequence can be truncated anywhere
-    (pure attention).
+    (pure attention).  `samples`: the logits of the last token are wanted.
     """
-    last = len(prompt) - 1
+    last = len(prompt) - samples
     live = min(common_prefix(source.tokens, prompt), last) if source else 0
     reach = min(max(live, known.covered), last)
     if rolls_back:

@@ -64,6 +64,11 @@ class State:
         if len(self.reports) > _REPORTS_KEPT:
             del self.reports[next(iter(self.reports))]
 
+    def forget_reports(self) -> None:
+        """Those of requests that are over: a report has tokens of its prompt."""
+        names = {request.prompt.name for request in self.requests.values()}
+        self.reports = {name: report for name, report in self.reports.items() if name in names}
+
     def view(self) -> d.View:
         """What `decide` needs to know."""
         capacity = self.table.capacity

@@ -9,6 +9,7 @@ from multidict import CIMultiDict
 
 from lcpd.api.clients import Client, ToolUsers, identify, is_side_request, session_hint, stated_priority
 from lcpd.api.errors import ApiError
+from lcpd.keys import LONGEST_NAME
 
 ADDRESS = "10.0.0.7"
 
@@ -30,13 +31,13 @@ def test_without_keys_and_hints_a_client_is_its_address():
 
 
 def test_a_key_counts_more_than_the_address():
-    assert client(key="secret", address="a").conversation == client(key="secret", address="b").conversation
-    assert client(key="secret").conversation != client(key="other").conversation
+    assert client(key="laptop", address="a").conversation == client(key="laptop", address="b").conversation
+    assert client(key="laptop").conversation != client(key="other").conversation
 
 
-def test_neither_keys_nor_hints_are_shown_as_they_are():
-    shown = client({"user": "ada@example.org"}, key="secret", User_Agent="curl")
-    assert "secret" not in shown.conversation + shown.program
+def test_a_key_is_shown_by_its_name_and_hints_not_as_they_are():
+    shown = client({"user": "ada@example.org"}, key="laptop", User_Agent="curl")
+    assert shown.conversation.startswith("laptop ") and shown.program.startswith("laptop ")
     assert "ada" not in shown.conversation + shown.program
 
 
@@ -69,7 +70,7 @@ def test_hints_of_other_types_are_none(body):
     assert session_hint(CIMultiDict(), body) is None
 
 
-@given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=200))
+@given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=LONGEST_NAME))
 def test_identities_are_short_whatever_a_client_sends(session, agent, key):
     known = identify({"x-session-id": session, "User-Agent": agent}, {}, key, ADDRESS)
     assert max(len(known.conversation), len(known.program)) < 60

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from fakes.api import context_of
+from fakes.api import use_keys
 from lcpd.api.bodies import ChatBody, CompletionBody
 from lcpd.api.docs_page import kind, page
 from lcpd.api.openapi import SHAPES, document, rule_schema
@@ -116,7 +116,7 @@ async def test_what_a_route_answers_is_as_the_document_says(make_client, path):
 
 async def test_the_document_and_the_page_need_no_key(make_client):
     client = await make_client()
-    object.__setattr__(context_of(client), "api_keys", frozenset({"secret"}))
+    use_keys(client, "secret")
     assert (await client.get("/slots")).status == 401
     assert (await (await client.get("/openapi.json")).json())["openapi"].startswith("3.1")
     answer = await client.get("/docs")

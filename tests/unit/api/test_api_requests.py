@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fakes.api import chat_body, context_of, until
+from fakes.api import chat_body, context_of, until, use_keys
 from fakes.chat import DIE, HANG, refuse
 
 CHAT = "/v1/chat/completions"
@@ -289,6 +289,6 @@ async def test_an_agents_requests_without_tools_are_background_ones(make_client)
 
 async def test_slots_need_a_key_where_keys_are_asked_for(make_client):
     client = await make_client()
-    object.__setattr__(context_of(client), "api_keys", frozenset({"k"}))
+    use_keys(client, "k")
     assert (await client.get("/slots")).status == 401
     assert (await client.get("/slots", headers={"Authorization": "Bearer k"})).status == 200

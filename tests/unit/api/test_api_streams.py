@@ -97,6 +97,25 @@ async def test_a_client_that_goes_away_frees_its_slot(make_client):
     await until(lambda: dispatcher.running == 0)
 
 
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_a_client_that_leaves_with_the_last_event_counts_as_served(make_client, monkeypatch, dialect):
+    client = await make_client(cache__anticipate=True)
+    context = context_of(client)
+    ahead: list = []
+    monkeypatch.setattr(context.anticipator, "finished", ahead.append)
+    # The end of the handler takes until the client has gone.
+    monkeypatch.setattr(context.chat, "close_reply", lambda reply: asyncio.Event().wait())
+    path, body = PATHS.get(dialect, ("/v1/responses", {"input": "hello", "stream": True}))
+    response = await client.post(path, json=body)
+    async for line in response.content:
+        if b"[DONE]" in line or b'"message_stop"' in line or b'"response.completed"' in line:
+            break
+    response.close()
+    served = {"endpoint": path.removeprefix("/v1"), "code": "200"}
+    await until(lambda: context.metrics.registry.get_sample_value("lcpd_requests_total", served) == 1)
+    assert len(ahead) == 1
+
+
 async def test_a_client_that_leaves_the_queue_is_forgotten(make_client):
     client = await make_client({"decode_seconds": 0.05}, model__slots=1)
     path, body = PATHS["chat"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from synthetic_kv import Bench
 
+from lcpd.cache.figures import Limits
 from lcpd.cache.store import BlobStore
-from lcpd.cache.tier import DiskTier, Limits
+from lcpd.cache.tier import DiskTier
 from lcpd.engine.protocol import Tokens
 
 FINGERPRINT = {"model file": "m", "kv type": "f16"}

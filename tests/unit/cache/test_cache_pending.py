@@ -82,6 +82,15 @@ def test_no_day_sees_more_written_than_the_budget(notes, _):
         assert sum(size for when, size in written if at - 86400 < when <= at) <= 2000
 
 
+def test_what_was_written_while_the_clock_was_years_ahead_counts_for_a_day_and_not_for_years():
+    budget = WriteBudget(100)
+    budget.note(40, 1.7e9)
+    budget.note(60, 2e9)
+    assert budget.spent(1.7e9) == 100
+    assert not budget.allows(1, 1.7e9 + 3600)
+    assert budget.allows(100, 1.7e9 + 2 * 86400)
+
+
 def test_a_budget_of_zero_is_no_limit():
     assert WriteBudget(0).allows(1 << 60, 0.0)
 

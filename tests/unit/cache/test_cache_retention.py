@@ -47,6 +47,12 @@ def test_a_checkpoint_where_paths_part_keeps_its_worth_when_others_lie_beyond() 
     assert value(replace(fork, outrun=True)) == value(fork)
 
 
+def test_what_is_on_disk_too_is_worth_no_more_than_reading_it() -> None:
+    assert value(replace(SEGMENT, on_disk=True)) < value(SEGMENT)
+    quick = replace(SEGMENT, tokens=10)
+    assert value(replace(quick, on_disk=True)) == value(quick)
+
+
 def test_worth_is_per_byte() -> None:
     assert value(replace(SEGMENT, bytes=SEGMENT.bytes * 2)) == value(SEGMENT) / 2
 

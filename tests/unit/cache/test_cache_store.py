@@ -195,6 +195,19 @@ def test_what_is_not_its_own_is_left_alone_when_it_begins_anew(folder):
     store.close()
 
 
+@pytest.mark.parametrize("name", ["go/main.go", "ab/notes.blob", "cd/sub/file", "cache.db.backup"])
+def test_a_file_of_somebody_else_in_the_same_folder_is_never_removed(folder, name):
+    filled(folder).close()
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("mine")
+    store, listing = fresh(folder)
+    assert (len(listing.rows), listing.orphans) == (3, 0)
+    store.clear()
+    assert (folder / name).read_text() == "mine"
+    assert blobs(folder) == ([folder / name] if name.endswith(".blob") else [])
+    store.close()
+
+
 def test_a_second_daemon_is_refused(folder):
     store, _ = fresh(folder)
     with pytest.raises(StoreError, match="in use by another daemon") as error:

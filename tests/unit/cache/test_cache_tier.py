@@ -174,6 +174,65 @@ async def test_what_a_model_with_nothing_but_checkpoints_left_comes_back():
         await stop(bench)
 
 
+async def test_a_modest_promotion_gives_nothing_up_in_ram(bench):
+    await bench.put_away(TALK, 12)
+    size = bench.cache.stats().used
+    full = await reborn(bench, ram=2 * size)
+    full.compute(conversation(2, 40))
+    before = full.cache.stats()
+    full.compute(conversation(3, 20))
+    assert await full.disk.promote(np.append(TALK, [-1]).astype(np.int32), modest=True) == 0
+    assert full.cache.covered(TALK) == 0
+    assert full.cache.covered(conversation(2, 40)) == 40
+    assert full.cache.stats().dropped == before.dropped
+    await stop(full)
+
+
+async def test_a_modest_promotion_ends_for_one_that_is_waited_for(bench):
+    await bench.put_away(TALK)
+    await bench.put_away(other := conversation(2, 40))
+    following = await reborn(bench)
+    modest = asyncio.create_task(following.disk.promote(np.append(TALK, [-1]).astype(np.int32), modest=True))
+    while not following.disk._promoter.reading:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert await following.disk.promote(np.append(other, [1]).astype(np.int32)) == 40
+    assert await modest < 40
+    assert following.cache.covered(TALK) < 40
+    await stop(following)
+
+
+async def test_ram_gives_up_first_what_the_disk_has_too(bench):
+    await bench.put_away(TALK)
+    bench.store.trouble = "full"
+    older = conversation(2, 40)
+    bench.compute(older)
+    bench.now += 1
+    bench.cache.touch(TALK)
+    while bench.cache.covered(TALK) == bench.cache.covered(older) == 40:
+        bench.now += 1
+        bench.compute(conversation(int(bench.now) + 100, 40))
+    assert bench.cache.covered(TALK) < bench.cache.covered(older) == 40
+
+
+async def test_what_left_the_disk_counts_as_lost_again(bench):
+    await bench.put_away(TALK)
+    payloads = [one.payload for one in bench.cache.residents(TALK)]
+    assert all(payload.on_disk for payload in payloads)
+    for entry in bench.disk._shelf.catalogue.entries:
+        if entry.begin == 0:
+            bench.disk._space.forget(entry, "room")
+    assert not any(payload.on_disk for payload in payloads)
+
+
+async def test_the_paths_used_last_are_known_in_their_order(bench):
+    for number in range(3):
+        bench.wall += 10
+        await bench.put_away(conversation(number, 40), 12)
+    recent = await bench.disk.recent(2)
+    assert [used.tokens.tolist() for used in recent] == [conversation(2, 40)[:length].tolist() for length in (40, 12)]
+    assert recent[0].age == 0
+
+
 # ---- when it is written ----------------------------------------------------------------------------------
 
 
@@ -234,8 +293,12 @@ async def test_while_replies_run_writing_rests(bench, monkeypatch):
     rests: list[float] = []
     monkeypatch.setattr("lcpd.cache.tier.time.sleep", rests.append)
     bench.busy = True
-    bench.disk._pace.busy = True
-    assert [len(part) for part in bench.disk._pace.parts(memoryview(bytes(9 << 20)))] == [4 << 20, 4 << 20, 1 << 20]
+    bench.disk._writer.pace.busy = True
+    assert [len(part) for part in bench.disk._writer.pace.parts(memoryview(bytes(9 << 20)))] == [
+        4 << 20,
+        4 << 20,
+        1 << 20,
+    ]
     assert len(rests) == 3
 
 
@@ -283,17 +346,20 @@ async def test_the_budget_of_a_day_is_not_exceeded_and_a_restart_does_not_refill
     assert await (await reborn(following)).ask(conversation(51, 30)) == 30
 
 
-async def test_below_the_floor_nothing_is_written():
+async def test_below_the_floor_nothing_is_written_and_the_disk_counts_as_full():
     bench = DiskBench(MemoryStore(), floor=1 << 20)
     bench.store.space = (1 << 20) + 100
     await bench.start()
     await bench.put_away(TALK)
     assert bench.store.puts == 0
     assert bench.skipped("floor") > 0
+    assert bench.disk.stats().state == "degraded"
+    assert "cache.disk_floor" in bench.disk.stats().reason
     bench.store.space = 1 << 30
-    await bench.put_away(conversation(2, 30))
-    assert bench.store.puts > 0
+    await until(lambda: bench.disk.stats().state == "ok" and bench.store.puts > 0)
+    assert bench.disk.stats().reason == ""
     await stop(bench)
+    assert await (await reborn(bench)).ask(TALK) == 40
 
 
 async def test_what_was_not_used_for_long_expires_and_what_was_stays():
@@ -442,7 +508,7 @@ async def test_a_file_that_goes_for_want_of_room_is_not_taken_for_damage(bench):
     following = await reborn(bench)
     for entry in following.disk._shelf.catalogue.entries:
         if entry.kind == "checkpoint":
-            following.disk._forget(entry, "room")
+            following.disk._space.forget(entry, "room")
     assert await following.ask(TALK) == 0
     assert following.removed("missing") == 0
     await stop(following)

@@ -133,14 +133,14 @@ def test_a_file_with_a_chat_or_a_prompt_is_pinned_with_the_admin_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     (tmp_path / "file").write_text(text)
-    (tmp_path / "user").write_text("a user's\n")
-    (tmp_path / "admin").write_text("the admin's\n")
+    (tmp_path / "user").write_text("a-users\n")
+    (tmp_path / "admin").write_text("the-admins\n")
     monkeypatch.setenv("LCPD_SERVER__PORT", str(server.http.server_port))
     monkeypatch.setenv("LCPD_SERVER__API_KEY_FILE", str(tmp_path / "user"))
     monkeypatch.setenv("LCPD_SERVER__ADMIN_KEY_FILE", str(tmp_path / "admin"))
     server.answers["/cache/pin"] = {"pin": 2, "tokens": 700, "ram": 300}
     assert run(["cache", "pin", str(tmp_path / "file")]) == 0
-    assert server.asked == [("POST", "/cache/pin", body, "Bearer the admin's")]
+    assert server.asked == [("POST", "/cache/pin", body, "Bearer the-admins")]
     assert capsys.readouterr().out == "pin 2: 700 tokens, of which 300 are in RAM now\n"
 
 

@@ -114,7 +114,7 @@ def test_with_a_key_the_client_gets_that_one_and_never_the_admins(
     files = b"".join(everything(home).values()).decode()
     assert "sk-admin" not in files
     if "sk-ours" not in files:
-        assert f"_API_KEY=\"$(grep -v '^#' {keys} | head -n 1)\"" in capsys.readouterr().out
+        assert f"_API_KEY=\"$(awk 'NR == 2 {{print $1}}' {keys})\"" in capsys.readouterr().out
         assert run(["doctor", client]) == 1
         assert "_API_KEY is not set" in capsys.readouterr().out
         monkeypatch.setenv("LCPD_API_KEY", "sk-ours")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,12 +84,14 @@ class Listener:
 
 
 async def supervised(
-    script: dict[str, object], until: Callable[[Supervisor, Listener], bool]
+    script: dict[str, object], until: Callable[[Supervisor, Listener], bool], **settings: float
 ) -> tuple[Supervisor, Listener]:
     listener = Listener()
     message = msgspec.structs.replace(load(), context=LARGE)
     policy = RestartPolicy(backoff=0.0, crash_limit=2)
-    supervisor = Supervisor(WorkerSettings(load=message, command=worker_command(**script), restart=policy), listener)
+    supervisor = Supervisor(
+        WorkerSettings(load=message, command=worker_command(**script), restart=policy, **settings), listener
+    )
     supervisor.start()
     try:
         async with asyncio.timeout(60):
@@ -137,3 +141,41 @@ async def test_a_supervisor_sleeps_and_wakes() -> None:
             assert supervisor.restarts == 0
     finally:
         await supervisor.stop()
+
+
+async def test_nobody_hears_that_it_sleeps_while_the_worker_may_still_write_to_the_arena() -> None:
+    class Witness(Listener):
+        def on_down(self, reason: str, cause: str) -> None:
+            super().on_down(reason, cause)
+            assert worker is not None
+            with pytest.raises(ProcessLookupError):
+                os.kill(worker, 0)
+
+    listener = Witness()
+    supervisor = Supervisor(WorkerSettings(load=load(), command=worker_command()), listener)
+    supervisor.start()
+    try:
+        async with asyncio.timeout(60):
+            while not listener.ups:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            worker = supervisor.pid
+            await supervisor.sleep()
+            assert listener.downs == ["sleep"]
+    finally:
+        await supervisor.stop()
+
+
+@pytest.mark.parametrize(("looks", "cause"), [(0, "memory"), (4, "killed")])
+async def test_only_a_kill_that_comes_together_with_one_for_want_of_memory_was_one(
+    monkeypatch: pytest.MonkeyPatch, looks: int, cause: str
+) -> None:
+    looked = []
+    monkeypatch.setattr(memory, "kills", lambda: looked.append(1) or int(len(looked) > 1))
+
+    def until(supervisor: Supervisor, listener: Listener) -> bool:
+        if len(listener.ups) == 1 and len(looked) > looks and supervisor.pid:
+            os.kill(supervisor.pid, signal.SIGKILL)
+        return bool(listener.downs)
+
+    _, listener = await supervised({}, until, heartbeat_timeout=2.0 if looks else 60.0)
+    assert listener.downs[0] == cause

@@ -15,7 +15,7 @@ from fakes.worker import Kind, load, model_info
 from lcpd.cache.arena import Arena
 from lcpd.cache.cache import PromptCache
 from lcpd.engine import protocol as p
-from lcpd.engine.supervisor import NotReadyError
+from lcpd.engine.supervisor import SLEEP, NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.scheduler.generation import (
@@ -34,6 +34,7 @@ from lcpd.scheduler.generation import (
     Text,
 )
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.recovery import FAULTS
 from lcpd.scheduler.report import NOTHING
 from lcpd.scheduler.saving import AHEAD
 from lcpd.scheduler.slots import Span
@@ -1016,6 +1017,19 @@ async def test_bytes_that_were_damaged_are_told_of_when_it_shows() -> None:
     ]
 
 
+async def test_reports_are_forgotten_with_the_prompts_but_not_those_of_requests_that_run() -> None:
+    engine = Engine(slots=2).up()
+    for name in ("over", "runs"):
+        engine.dispatcher.submit(prompt(name, name=name))
+        start = engine.start()
+        engine.say(p.Started(start.request, 0))
+        if name == "over":
+            engine.run(start)
+    engine.dispatcher.forget()
+    assert engine.dispatcher.report("over") is None
+    assert engine.dispatcher.report("runs") is not None
+
+
 async def test_only_the_latest_reports_are_kept() -> None:
     engine = Engine().up()
     for number in range(257):
@@ -1162,6 +1176,19 @@ async def test_the_same_request_is_refused_at_once_until_the_quarantine_is_over_
     engine.dispatcher.submit(replace(prompt("poison"), sampling=b'{"top_k":1}')).close()
     engine.clock.advance(600)
     engine.dispatcher.submit(prompt("poison"))
+
+
+async def test_nobody_is_blamed_when_the_engine_is_put_to_sleep() -> None:
+    engine = Engine().up()
+    ahead = engine.dispatcher.submit(prompt("ahead", kind="prefill", max_tokens=0))
+    engine.dispatcher.on_down("the engine is put to sleep", SLEEP)
+    assert isinstance((await events(ahead))[-1], Done)
+    for _ in range(FAULTS + 1):
+        engine.up()
+        engine.dispatcher.submit(prompt("late"))
+        engine.dispatcher.on_down("the engine is put to sleep", SLEEP)
+    assert engine.figure("lcpd_requests_quarantined_total") == 0
+    assert engine.dispatcher.waiting == FAULTS + 1
 
 
 async def test_a_generation_that_has_given_out_tokens_goes_on_behind_them() -> None:

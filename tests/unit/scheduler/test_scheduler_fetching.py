@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -105,6 +106,29 @@ async def test_a_disk_that_takes_too_long_is_done_without(engine, disk, monkeypa
     engine.dispatcher.submit(prompt())
     await asyncio.sleep(0.01)
     assert engine.start().begin == 0
+
+
+async def test_a_disk_that_hangs_so_that_nothing_can_be_called_off_holds_up_one_request_and_not_for_long(
+    engine, disk, monkeypatch
+):
+    monkeypatch.setattr(fetching, "WITHIN", 0.0)
+
+    async def promote(tokens: Tokens) -> int:
+        while not disk.ready.is_set():
+            with suppress(asyncio.CancelledError):
+                await disk.ready.wait()
+        return 0
+
+    monkeypatch.setattr(disk, "promote", promote)
+    engine.dispatcher.submit(prompt())
+    await settle()
+    assert engine.start().begin == 0
+    engine.dispatcher.submit(prompt("another prompt"))
+    assert engine.start().begin == 0
+    disk.ready.set()
+    await settle()
+    engine.dispatcher.submit(prompt("the disk is back"))
+    assert engine.take() == []
 
 
 async def test_a_request_that_is_closed_meanwhile_is_never_started(engine, disk):

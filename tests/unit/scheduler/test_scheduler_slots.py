@@ -85,6 +85,13 @@ def test_resume_points_of_a_model_that_cannot_roll_back(
     assert list(resumes(tokens(prompt), Slot(0, tokens(held)), own, Known(covered, at), rolls_back=False)) == expected
 
 
+@pytest.mark.parametrize("rolls_back", [True, False])
+def test_where_nothing_is_sampled_all_of_a_prompt_can_be_restored(rolls_back: bool) -> None:
+    known = Known(3, () if rolls_back else (3,))
+    (resume,) = resumes(tokens("abc"), None, False, known, rolls_back, samples=False)
+    assert (resume.begin, resume.restore) == (3, not rolls_back)
+
+
 def test_ram_goes_on_where_a_slot_that_rolls_back_ends() -> None:
     (resume,) = resumes(tokens("abcdef"), Slot(0, tokens("abx")), True, Known(covered=5), rolls_back=True)
     assert resume == Resume(5, 0, 2)

@@ -12,7 +12,7 @@ from aiohttp import web
 from lcpd.anticipation.driver import Asked
 from lcpd.api import requests as r
 from lcpd.api import turn as t
-from lcpd.api.context import CONTEXT, KEY, STATUS, Context
+from lcpd.api.context import CONTEXT, KEY, Context
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.normalise import chat_body
 from lcpd.api.responses.body import (
@@ -63,25 +63,18 @@ async def create(request: web.Request) -> web.StreamResponse:
     def keep(response: Json) -> None:
         if head["store"] and terms.store:
             store.add(_owner(request), response, ready.new_items, body.previous_response_id)
-        request[STATUS] = 200  # whatever the client does from now on
 
     try:
         if body.stream:
             events = _events(turn, stream, ready.fields, keep)
             headers = t.headers(terms.name, turn.usage)
-            sent = await send_stream(
+            return await send_stream(
                 request, events, lambda: _wire(stream.heartbeat()), lambda e: _wire(stream.failed(e)), headers
             )
-        else:
-            whole = _whole(turn, stream, ready.fields, keep)
-            sent = await send_json(
-                request, whole, lambda e: _failed(stream, e), lambda: t.headers(terms.name, turn.usage)
-            )
+        whole = _whole(turn, stream, ready.fields, keep)
+        return await send_json(request, whole, lambda e: _failed(stream, e), lambda: t.headers(terms.name, turn.usage))
     finally:
-        await t.close([turn])
-        # Also where the client went away with the last event, as Codex does.
-        r.look_ahead(context, ready.asked, [turn])
-    return sent
+        await r.conclude(request, ready.asked, [turn])
 
 
 async def input_tokens(request: web.Request) -> web.Response:
@@ -112,7 +105,8 @@ async def delete(request: web.Request) -> web.Response:
 
 def _owner(request: web.Request) -> str:
     """Whose responses a request may see: those made with its key."""
-    return request.get(KEY) or ""
+    key = request.get(KEY)
+    return key.digest if key else ""
 
 
 def _unknown(response_id: str) -> ApiError:

@@ -1,0 +1,94 @@
+"""What the disk tier takes up, and what goes to make room.
+
+A file that goes is forgotten at once and removed when it is the writer's turn; until then its space counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from lcpd.cache.cache import PromptCache
+from lcpd.cache.catalogue import Entry
+from lcpd.cache.promotion import Shelf, in_thread
+from lcpd.cache.retention import Economics
+
+_CHOSEN = ("room", "expired")
+"""Reasons for which files are removed that could be used."""
+
+
+class Space:
+    """Owner of what waits to be removed.  For one event loop; all that is awaited here raises StoreError."""
+
+    def __init__(
+        self, shelf: Shelf, cache: PromptCache, size: int, threads: ThreadPoolExecutor, wake: Callable[[], None]
+    ) -> None:
+        """`size`: bytes that may be taken up.  `threads`: the one that writes.  `wake`: something is to be removed."""
+        self._shelf = shelf
+        self._cache = cache
+        self._size = size
+        self._threads = threads
+        self._wake = wake
+        self._doomed: dict[str, int] = {}
+        """Keys of files that are not known any more but still there, with the bytes that they take up."""
+        self._overhead = 0
+        self.purges = 0
+        """How often everything was removed."""
+
+    @property
+    def used(self) -> int:
+        """Bytes that are taken up, the index too."""
+        return self._shelf.catalogue.size + sum(self._doomed.values()) + self._overhead
+
+    def forget(self, entry: Entry, reason: str) -> None:
+        """A file and what builds on it are not used any more."""
+        for index, one in enumerate(self._shelf.catalogue.remove(entry)):
+            self._shelf.counts.removed[reason if not index or reason in _CHOSEN else "unlinked"] += 1
+            self._doomed[one.key] = one.size
+            for resident in self._cache.residents(one.path):
+                if resident.kind == one.kind and resident.end > one.begin:
+                    resident.payload.on_disk = False
+        self._wake()
+
+    def forget_all(self) -> None:
+        """Nothing that is there is used any more; it is the caller who removes it."""
+        self._shelf.catalogue.clear()
+        self._doomed.clear()
+        self.purges += 1
+
+    def found(self, doomed: dict[str, int]) -> None:
+        """What is there was looked at: these files, with the bytes that they take up, are to be removed."""
+        self._doomed = dict(doomed)
+
+    def condemn(self, key: str, size: int) -> None:
+        """A file that is not in the catalogue is to be removed."""
+        self._doomed[key] = size
+
+    async def remove(self) -> None:
+        """Remove what is to be removed."""
+        keys = list(self._doomed)
+        if not keys:
+            return
+        await in_thread(self._threads, lambda: self._shelf.store.remove(keys))
+        for key in keys:
+            if key not in self._shelf.catalogue:
+                self._doomed.pop(key, None)
+
+    async def make_room(self, size: int, keep: Collection[Entry], now: float, economics: Economics) -> bool:
+        """Remove what is worth least, so that `size` bytes may be taken up; False where that is not enough.
+
+        What is in `keep` stays, and what that builds on.  `now`: unix seconds.
+        """
+        lacking = self.used + size - self._size
+        if lacking <= 0:
+            return True
+        for entry in self._shelf.catalogue.victims(lacking, now, economics, self._shelf.rolls_back, keep):
+            self.forget(entry, "room")
+        await self.remove()
+        return self.used + size <= self._size
+
+    async def look(self) -> int:
+        """Bytes that are free on the file system."""
+        store = self._shelf.store
+        free, self._overhead = await in_thread(self._threads, lambda: (store.free(), store.overhead()))
+        return free

@@ -1,0 +1,118 @@
+"""The clients but Codex: what is different about each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clients_run import npm_program, pypi_program
+
+PATIENCE_MS = 2000
+"""What the patience of each client is scaled down to."""
+
+
+@dataclass(frozen=True)
+class Impatience:
+    """A value in a client's configuration that makes it wait less."""
+
+    file: str
+    """In the home folder."""
+    place: tuple[str | int, ...]
+    value: object = PATIENCE_MS
+
+
+@dataclass(frozen=True)
+class Headless:
+    """A client as it is run without a terminal."""
+
+    program: Callable[[], Path]
+    first: tuple[str, ...]
+    """Arguments, before the text, that begin a session."""
+    again: tuple[str, ...]
+    """The same that go on with the last one; SESSION stands for its id."""
+    prompt: int
+    """Bytes of its first prompt, about."""
+    tool: str = ""
+    """The tool that runs a command; "": it has none."""
+    arguments: Callable[[str], dict[str, object]] = lambda command: {"command": command}
+    """The tool's, for a command."""
+    sessions: tuple[str, ...] = ()
+    """Arguments that list the sessions as JSON, the last one first."""
+    forgets: str = ""
+    """Where a resumed prompt parts from the one before: what it leaves out then; "": nothing."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment that a run without network or terminal needs; the configuration is that of ``lcpd connect``."""
+    impatience: tuple[Impatience, ...] = ()
+
+
+_QWEN_MODEL = ("modelProviders", "openai", 0, "generationConfig")
+_AIDER = ("--no-git", "--yes-always", "--no-check-update", "--no-show-model-warnings", "--analytics-disable")
+HEADLESS = {
+    "claude-code": Headless(
+        lambda: npm_program("@anthropic-ai/claude-code", "2.1.332", "claude"),
+        ("--allowedTools", "Bash", "--print"),
+        ("--allowedTools", "Bash", "--continue", "--print"),
+        46_000,
+        "Bash",
+        lambda command: {"command": command, "description": "Print the sum"},
+        variables={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_RETRIES": "0"},
+        impatience=(
+            Impatience(".claude/settings.json", ("env", "CLAUDE_STREAM_IDLE_TIMEOUT_MS"), str(PATIENCE_MS)),
+            Impatience(".claude/settings.json", ("env", "CLAUDE_ENABLE_STREAM_WATCHDOG"), "1"),
+        ),
+    ),
+    "opencode": Headless(
+        lambda: npm_program("opencode-ai", "1.18.33", "opencode"),
+        ("run", "--auto"),
+        ("run", "--auto", "--continue"),
+        30_000,
+        "bash",
+        lambda command: {"command": command, "description": "Print the sum"},
+        variables={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
+        impatience=(
+            Impatience(".config/opencode/opencode.json", ("provider", "lcpd", "options", "chunkTimeout")),
+        ),
+    ),
+    "qwen-code": Headless(
+        lambda: npm_program("@qwen-code/qwen-code", "0.24.4", "qwen"),
+        ("--yolo",),
+        ("--yolo", "--continue"),
+        75_000,
+        "run_shell_command",
+        lambda command: {"command": command, "is_background": False},
+        forgets="<system-reminder>\nThe current date is",
+        impatience=(
+            # For the headers.  Its streamIdleTimeoutMs counts chunks alone, not comments.
+            Impatience(".qwen/settings.json", (*_QWEN_MODEL, "timeout")),
+        ),
+    ),
+    "pi": Headless(
+        lambda: npm_program("@mariozechner/pi-coding-agent", "0.73.1", "pi"),
+        ("--offline", "--print"),
+        ("--offline", "--continue", "--print"),
+        6_000,
+        "bash",
+    ),
+    "cline": Headless(
+        lambda: npm_program("cline", "3.0.65", "cline"),
+        (),
+        ("--id", "SESSION"),
+        20_000,
+        "run_commands",
+        lambda command: {"commands": [command]},
+        sessions=("history", "--json", "--limit", "1"),
+        impatience=(
+            Impatience(
+                ".cline/data/settings/providers.json", ("providers", "openai-compatible", "settings", "timeout")
+            ),
+        ),
+    ),
+    "aider": Headless(
+        lambda: pypi_program("aider-chat", "0.86.1", "aider"),
+        (*_AIDER, "--message"),
+        (*_AIDER, "--restore-chat-history", "--message"),
+        3_000,
+    ),
+}
+WITH_TOOLS = [name for name, facts in HEADLESS.items() if facts.tool]

@@ -1,0 +1,48 @@
+"""What a client asked of the daemon, as its scheduler saw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from aiohttp.test_utils import TestClient
+
+from fakes import vocab
+from fakes.api import context_of
+from lcpd.cache.isolation import plain
+from lcpd.scheduler.dispatcher import Dispatcher
+from lcpd.scheduler.generation import Generation, Prompt
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt, with the daemon's report of it."""
+
+    text: str
+    tokens: int
+    reused: int
+    """Tokens that were not computed again."""
+
+
+class Traffic:
+    """Records the prompts of a daemon with fakes from now on."""
+
+    def __init__(self, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._dispatcher: Dispatcher = context_of(client).dispatcher
+        self._prompts: list[Prompt] = []
+        submit = self._dispatcher.submit
+
+        def record(prompt: Prompt) -> Generation:
+            self._prompts.append(prompt)
+            return submit(prompt)
+
+        monkeypatch.setattr(self._dispatcher, "submit", record)
+
+    def __call__(self, mark: str = "") -> list[Asked]:
+        """The prompts that have a text in them and were begun, oldest first."""
+        found = []
+        for prompt in self._prompts:
+            report, text = self._dispatcher.report(prompt.name), vocab.decode(plain(prompt.tokens).tolist())
+            if report is not None and mark in text:
+                found.append(Asked(text, len(prompt.tokens), report.begin))
+        return found

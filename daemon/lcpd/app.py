@@ -24,6 +24,7 @@ from lcpd.api.app import create_app
 from lcpd.api.context import Context
 from lcpd.api.drain import Drain
 from lcpd.api.guard import is_loopback
+from lcpd.api.patience import Patience
 from lcpd.build import Build, require_active
 from lcpd.cache.arena import Arena, ArenaError
 from lcpd.cache.cache import PromptCache
@@ -159,6 +160,7 @@ async def _serve(plan: Plan, manager: ServiceManager) -> int:
         context = await start_parts(plan, stack, manager)
         app = create_app(context)
         drain = Drain(app)
+        patience = Patience(app, server.client_timeout)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -177,6 +179,7 @@ async def _serve(plan: Plan, manager: ServiceManager) -> int:
         )
         reporting.add_done_callback(lambda task: None if task.cancelled() or task.result() else stop.set())
         feeding = asyncio.create_task(feed_watchdog(manager, lookout))
+        watching = asyncio.create_task(patience.watch(runner))
         await stop.wait()
         failed = reporting.done() and not reporting.result()
         reporting.cancel()
@@ -187,6 +190,7 @@ async def _serve(plan: Plan, manager: ServiceManager) -> int:
         # Where the socket was passed, who connects from now on waits for the next daemon.
         await drain.finish(runner, passed, server.drain_timeout)
     feeding.cancel()
+    watching.cancel()
     return int(failed)
 
 

@@ -57,10 +57,7 @@ HEADLESS = {
         "Bash",
         lambda command: {"command": command, "description": "Print the sum"},
         variables={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_RETRIES": "0"},
-        impatience=(
-            Impatience(".claude/settings.json", ("env", "CLAUDE_STREAM_IDLE_TIMEOUT_MS"), str(PATIENCE_MS)),
-            Impatience(".claude/settings.json", ("env", "CLAUDE_ENABLE_STREAM_WATCHDOG"), "1"),
-        ),
+        # It waits for minutes whatever CLAUDE_STREAM_IDLE_TIMEOUT_MS says, so its patience cannot be scaled down.
     ),
     "opencode": Headless(
         lambda: npm_program("opencode-ai", "1.18.33", "opencode"),
@@ -70,9 +67,7 @@ HEADLESS = {
         "bash",
         lambda command: {"command": command, "description": "Print the sum"},
         variables={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
-        impatience=(
-            Impatience(".config/opencode/opencode.json", ("provider", "lcpd", "options", "chunkTimeout")),
-        ),
+        impatience=(Impatience(".config/opencode/opencode.json", ("provider", "lcpd", "options", "chunkTimeout")),),
     ),
     "qwen-code": Headless(
         lambda: npm_program("@qwen-code/qwen-code", "0.24.4", "qwen"),

@@ -42,15 +42,12 @@ class Client:
         """What is answered to the next one of the same session."""
         again = self.facts.again
         if self.facts.sessions:
-            session = json.loads(await self._run(*self.facts.sessions))[0]; print("SESSION", session)
-            print("SESSION", session)
-            again = tuple(str(session["id"]) if word == "SESSION" else word for word in again)
+            session = json.loads(await self._run(*self.facts.sessions))[0]
+            again = tuple(str(session["sessionId"]) if word == "SESSION" else word for word in again)
         return await self._run(*again, text)
 
     async def _run(self, *arguments: str) -> str:
-        return await run_client(
-            [self._program, *arguments], self.work, HOME=str(self.home), **self.facts.variables
-        )
+        return await run_client([self._program, *arguments], self.work, HOME=str(self.home), **self.facts.variables)
 
     def make_impatient(self) -> None:
         """Scale its patience down, which ``lcpd connect`` has set to half an hour."""

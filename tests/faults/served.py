@@ -17,6 +17,7 @@ from e2e.e2e_parts import Parts
 from fakes.api import until
 from faults.recompute import Losses
 from lcpd.api.app import create_app
+from lcpd.api.patience import Patience
 from lcpd.app import make_plan, start_parts
 from lcpd.config import Settings
 from lcpd.engine.supervisor import State
@@ -71,11 +72,15 @@ async def served(kind: str, **sections: dict[str, Any]) -> AsyncIterator[Served]
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
         context = await start_parts(make_plan(Settings(**sections)), stack)
-        runner = web.AppRunner(create_app(context), access_log=None, handler_cancellation=True, shutdown_timeout=5)
+        app = create_app(context)
+        patience = Patience(app, context.settings.server.client_timeout)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=5)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
+        watching = asyncio.create_task(patience.watch(runner))
+        stack.callback(watching.cancel)
         await context.dispatcher.model_info()
         port = runner.addresses[0][1]
         if (disk := context.disk) is not None:

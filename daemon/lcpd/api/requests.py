@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,11 +50,20 @@ Json = dict[str, Any]
 
 
 async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict[str, Any]]:
-    """The checked body, and the same as plain JSON.  Raises ApiError."""
+    """The checked body, and the same as plain JSON.
+
+    Raises ApiError, or ConnectionResetError when the client takes too long to send it.
+    """
     if request.content_type != "application/json":
         raise ApiError(415, "Content-Type must be application/json.", param="Content-Type")
+    timeout = request.app[CONTEXT].settings.server.client_timeout
     try:
-        data = await request.read()
+        async with asyncio.timeout(timeout):
+            data = await request.read()
+    except TimeoutError as error:
+        if request.transport:
+            request.transport.abort()
+        raise ConnectionResetError(f"the body did not come within {timeout:g} s (server.client_timeout)") from error
     except web.RequestPayloadError as error:
         raise bad_request(f"The body cannot be read: {error}", "Content-Encoding") from error
     return parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)

@@ -249,10 +249,12 @@ class DiskTier:
         self._shelf.catalogue, self._touched = found.catalogue, {}
         self._space.found({key: blocks(length) for key, length in found.doomed.items()})
         self._shelf.counts.removed.update(found.refused)
+        for payload in self._cache.payloads():
+            payload.on_disk = False  # until the writer finds it in the new catalogue
         day = self._wall() - 86400
         for written, length in sorted(found.written):
             if written > day and not self._budget_known:
-                self._writer.budget.note(length, written)
+                self._writer.budget.note(length, min(written, day + 86400))
         self._budget_known = True
         for tokens in found.lost:
             self._cache.remember(tokens, len(tokens))
@@ -302,13 +304,22 @@ class DiskTier:
 
     async def purge(self) -> Purged:
         """Remove everything from the disk, the index too.  Raises StoreError where that cannot be done now."""
+        if self._state == "opening":
+            await self._looked.wait()  # what is being read now would be known again
         purged = Purged(len(self._shelf.catalogue), self._space.used)
         self._pending.clear()
         self._space.forget_all()
         self._touched.clear()
         if self._is_open:
             await in_thread(self._threads, self._store.clear)
-            self._shelf.counts.removed["purged"] += purged.files
         elif self._trouble is not None:
             raise self._trouble
+        else:  # the model is still being loaded, so nothing was looked at
+            purged = await in_thread(self._threads, self._purge_unopened)
+        self._shelf.counts.removed["purged"] += purged.files
         return purged
+
+    def _purge_unopened(self) -> Purged:
+        rows = self._store.open().rows
+        self._store.clear()
+        return Purged(len(rows), sum(blocks(row.size) for row in rows))

@@ -127,7 +127,7 @@ class Opened(Message, frozen=True, tag="opened"):
     call: int
     info: bytes
     """JSON: the template's ``caps``, ``supports_thinking``, ``explicit`` and ``source``; the vocabulary's ``bos_token``
-    and ``eos_token``, as texts; ``settings``: how is generated where a request says nothing, in llama-server's words."""
+    and ``eos_token``, as texts; ``settings``: what holds where a request says nothing, in llama-server's words."""
     n_vocab: int
 
 

@@ -207,8 +207,8 @@ class ModelSettings(Section):
     @classmethod
     def _a_batch_holds_a_token_of_every_slot(cls, value: int, info: ValidationInfo) -> int:
         slots = info.data.get("slots", 1)
-        if value < slots:
-            raise ValueError(f"must not be less than model.slots = {slots}")
+        if value <= slots:  # one sequence more is lcpd's own
+            raise ValueError(f"must be more than model.slots = {slots}")
         return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from disk_bench import FINGERPRINT, DiskBench, conversation
 from memory_store import MemoryStore
 from synthetic_kv import path
 
-from lcpd.cache.store import StoreError
+from lcpd.cache.store import Listing, StoreError
 from lcpd.engine.protocol import Tokens
 
 
@@ -525,6 +526,61 @@ async def test_a_purge_leaves_nothing(bench):
     bench.cache.purge()
     assert await bench.ask(TALK) == 0
     assert bench.removed("purged") == 6
+
+
+class SlowToOpen(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_open = threading.Event()
+        self.may_open.set()
+
+    def open(self) -> Listing:
+        listing = super().open()
+        self.may_open.wait(5)
+        return listing
+
+
+async def test_a_purge_while_the_index_is_read_removes_what_it_lists():
+    before = DiskBench(SlowToOpen())
+    await before.start()
+    await before.put_away(TALK, 12)
+    await stop(before)
+    bench = DiskBench(before.store)
+    before.store.may_open.clear()
+    bench.disk.start(FINGERPRINT, rolls_back=False)
+    await asyncio.sleep(0.01)
+    purging = asyncio.create_task(bench.disk.purge())
+    await asyncio.sleep(0.01)
+    count = len(before.store.files)
+    before.store.may_open.set()
+    assert (await purging).files == count > 0
+    assert (len(before.store.files), bench.disk.stats().files) == (0, 0)
+    await stop(bench)
+
+
+async def test_a_purge_before_the_model_is_loaded_removes_everything(bench):
+    await bench.put_away(TALK, 12)
+    await stop(bench)
+    count = len(bench.store.files)
+    following = DiskBench(bench.store)
+    assert (await following.disk.purge()).files == count > 0
+    assert not bench.store.files
+    await stop(following)
+
+
+async def test_what_a_lost_index_knew_does_not_count_as_being_on_disk(bench):
+    await bench.put_away(TALK, 12)
+    assert all(resident.payload.on_disk for resident in bench.cache.residents(TALK))
+    bench.store.files.clear()
+    bench.store.headers.clear()
+    bench.store.trouble = "index"
+    bench.compute(conversation(2, 20))
+    await bench.disk.flush()
+    assert bench.disk.stats().state == "degraded"
+    bench.store.trouble = None
+    await until(lambda: bench.disk.stats().state == "ok")
+    there = sum(resident.payload.on_disk for resident in bench.cache.residents(TALK))
+    assert there <= len(bench.store.files)
 
 
 async def test_what_is_being_written_during_a_purge_does_not_survive_it(bench):

@@ -216,7 +216,7 @@ def test_a_micro_batch_larger_than_the_batch_is_no_mistake() -> None:
 
 def test_a_batch_too_small_for_the_slots_is_an_error() -> None:
     (problem,) = problems(model__batch=4, model__slots=8)
-    assert problem.startswith("model.batch = 4: must not be less than model.slots = 8")
+    assert problem.startswith("model.batch = 4: must be more than model.slots = 8")
 
 
 def test_a_quantised_kv_cache_without_flash_attention_is_an_error() -> None:

@@ -41,6 +41,8 @@ class Headless:
     """Arguments that list the sessions as JSON, the last one first."""
     forgets: str = ""
     """Where a resumed prompt parts from the one before: what it leaves out then; "": nothing."""
+    side: str = ""
+    """What is in the prompts of an agent of its own, which has the same tool; "": there is none."""
     variables: dict[str, str] = field(default_factory=dict)
     """Environment that a run without network or terminal needs; the configuration is that of ``lcpd connect``."""
     impatience: tuple[Impatience, ...] = ()
@@ -76,6 +78,7 @@ HEADLESS = {
         75_000,
         "run_shell_command",
         lambda command: {"command": command, "is_background": False},
+        side="memory extraction subagent",
         forgets="<system-reminder>\nThe current date is",
         impatience=(
             # For the headers.  Its streamIdleTimeoutMs counts chunks alone, not comments.
@@ -92,7 +95,7 @@ HEADLESS = {
     "cline": Headless(
         lambda: npm_program("cline", "3.0.65", "cline"),
         (),
-        ("--id", "SESSION"),
+        ("--json", "--id", "SESSION"),
         20_000,
         "run_commands",
         lambda command: {"commands": [command]},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clients_run import connect, end_all_at_home, run_client
 from clients_table import HEADLESS, WITH_TOOLS, Headless
-from clients_traffic import Traffic
+from clients_traffic import Asked, Traffic
 
 pytestmark = pytest.mark.clients
 # The sum is in a prompt only when the command has really run.
@@ -65,8 +65,13 @@ class Client:
 
     @property
     def offer(self) -> str:
-        """What only prompts of the conversation have in them, not those of titles and the like."""
+        """What prompts of the conversation have in them, and those of titles and the like have not."""
         return f'"name":"{self.facts.tool}"' if self.facts.tool else ""
+
+    def conversation(self, traffic: Traffic) -> list[Asked]:
+        """The prompts of the conversation alone."""
+        side = self.facts.side
+        return [one for one in traffic(self.offer) if not side or side not in one.text]
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ async def test_a_tool_runs_and_every_prompt_goes_on_from_all_of_the_one_before(s
     await client.connect(str(daemon.make_url("")))
     assert "It printed the sum." in await client.ask("Print the sum")
     assert "Now too." in await client.ask_again("And now?")
-    asked, called, resumed = (one for one in traffic(client.offer) if "Print the sum" in one.text)
+    asked, called, resumed = client.conversation(traffic)
     # The last token is always computed.
     assert called.reused >= asked.tokens - 1
     kept = called.text.partition(client.facts.forgets)[0] if client.facts.forgets else called.text
@@ -108,7 +113,7 @@ async def test_it_waits_for_a_prefill_of_several_times_its_patience(start_script
     traffic = Traffic(daemon, monkeypatch)
     assert "At last." in await client.ask("Are you there?")
     # A client that hangs up and asks once more would find what was computed, and answer too.
-    assert len(traffic(client.offer)) == 1
+    assert len(client.conversation(traffic)) == 1
 
 
 @each(["claude-code"])
@@ -118,7 +123,7 @@ async def test_a_second_session_reuses_the_whole_head(start_scripted, monkeypatc
     await client.connect(str(daemon.make_url("")))
     await client.ask("Are you there?")
     await client.ask("Is anybody here?")
-    first, second = traffic(client.offer)
+    first, second = client.conversation(traffic)
     assert second.reused >= len(first.text.partition("Are you there?")[0].encode())
 
 
@@ -132,5 +137,5 @@ async def test_aider_edits_a_file_and_goes_on(start_scripted, monkeypatch, clien
     assert (client.work / "new.txt").read_text() == "lcpd\n"
     assert "Nothing more." in await client.ask_again("And now?")
     first, second = traffic()
-    # Its instructions are repeated behind the conversation, so the second prompt parts from the first one there.
-    assert second.reused >= len(first.text.partition("Write the file")[0].encode())
+    # Only the head: earlier turns come before what it says of files, and its instructions are repeated at the end.
+    assert second.reused >= len(first.text.partition("I am not sharing any files")[0].encode())

@@ -347,13 +347,21 @@ class Supervisor:
                     self.batches = message.batches
                 else:
                     self._computed = self._computed or isinstance(message, p.Prefilled | p.Step)
-                    self._listener.on_message(message)
+                    self._tell(message)
         except ChannelClosed as error:
             if check.done() and not check.cancelled():
                 raise WorkerDied(check.result(), "hang") from error
             raise
         finally:
             check.cancel()
+
+    def _tell(self, message: p.FromWorker) -> None:
+        try:
+            self._listener.on_message(message)
+        except Exception as error:
+            # A mistake of ours: what is believed of this worker may be wrong from now on, of a new one all is known.
+            log.exception("a message of the worker could not be dealt with")
+            raise WorkerDied(f"internal error: {error!r}", "internal") from error
 
     async def _check(self, watchdog: Watchdog, child: Child) -> str:
         """Kill the worker when it hangs; returns why.  Keeps the state between ready and degraded up to date."""

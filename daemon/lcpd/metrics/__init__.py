@@ -91,7 +91,7 @@ class Metrics:
         self.worker_restarts = Counter(
             "lcpd_worker_restarts", "How often was the worker started again, and why?", ["cause"], registry=r
         )
-        for cause in ("crash", "killed", "hang", "memory", "start", "load"):
+        for cause in ("crash", "killed", "hang", "memory", "start", "load", "internal"):
             self.worker_restarts.labels(cause)
         self.quarantined = Counter(
             "lcpd_requests_quarantined",

@@ -98,6 +98,22 @@ def alive(pid: int | None) -> bool:
     return pid is not None and Path(f"/proc/{pid}").exists()
 
 
+async def test_a_message_that_its_listener_cannot_deal_with_costs_the_worker_and_not_the_engine(make: Make) -> None:
+    supervisor, told = make()
+
+    def fail(message: p.FromWorker) -> None:
+        del told.on_message
+        raise KeyError("nobody asked")
+
+    told.on_message = fail  # type: ignore[method-assign]
+    supervisor.start()
+    await told.expect("up")
+    supervisor.send(start_message())
+    reason, cause = await told.expect("down")
+    assert (reason.splitlines()[0], cause) == ("internal error: KeyError('nobody asked')", "internal")
+    await told.expect("up")
+
+
 # ---- stopped, starting, loading, ready --------------------------------------------------------------------
 
 

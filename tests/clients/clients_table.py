@@ -30,15 +30,13 @@ class Headless:
     first: tuple[str, ...]
     """Arguments, before the text, that begin a session."""
     again: tuple[str, ...]
-    """The same that go on with the last one; SESSION stands for its id."""
+    """The same that go on with the last one; (): only its terminal interface can."""
     prompt: int
     """Bytes of its first prompt, about."""
     tool: str = ""
     """The tool that runs a command; "": it has none."""
     arguments: Callable[[str], dict[str, object]] = lambda command: {"command": command}
     """The tool's, for a command."""
-    sessions: tuple[str, ...] = ()
-    """Arguments that list the sessions as JSON, the last one first."""
     forgets: str = ""
     """Where a resumed prompt parts from the one before: what it leaves out then; "": nothing."""
     side: str = ""
@@ -95,11 +93,10 @@ HEADLESS = {
     "cline": Headless(
         lambda: npm_program("cline", "3.0.65", "cline"),
         (),
-        ("--json", "--id", "SESSION"),
+        (),
         20_000,
         "run_commands",
         lambda command: {"commands": [command]},
-        sessions=("history", "--json", "--limit", "1"),
         impatience=(
             Impatience(
                 ".cline/data/settings/providers.json", ("providers", "openai-compatible", "settings", "timeout")

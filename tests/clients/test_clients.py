@@ -40,11 +40,7 @@ class Client:
 
     async def ask_again(self, text: str) -> str:
         """What is answered to the next one of the same session."""
-        again = self.facts.again
-        if self.facts.sessions:
-            session = json.loads(await self._run(*self.facts.sessions))[0]
-            again = tuple(str(session["sessionId"]) if word == "SESSION" else word for word in again)
-        return await self._run(*again, text)
+        return await self._run(*self.facts.again, text)
 
     async def _run(self, *arguments: str) -> str:
         return await run_client([self._program, *arguments], self.work, HOME=str(self.home), **self.facts.variables)
@@ -86,7 +82,9 @@ def each(names: list[str]) -> pytest.MarkDecorator:
 
 @each(WITH_TOOLS)
 async def test_a_tool_runs_and_every_prompt_goes_on_from_all_of_the_one_before(start_scripted, monkeypatch, client):
+    side = [(client.facts.side, "Nothing.")] if client.facts.side else []
     replies = [
+        *side,
         ("And now?", "Now too."),
         ("lcpd-42", "It printed the sum."),
         (client.offer, client.call(ECHO)),
@@ -96,10 +94,13 @@ async def test_a_tool_runs_and_every_prompt_goes_on_from_all_of_the_one_before(s
     traffic = Traffic(daemon, monkeypatch)
     await client.connect(str(daemon.make_url("")))
     assert "It printed the sum." in await client.ask("Print the sum")
-    assert "Now too." in await client.ask_again("And now?")
-    asked, called, resumed = client.conversation(traffic)
+    asked, called = client.conversation(traffic)
     # The last token is always computed.
     assert called.reused >= asked.tokens - 1
+    if not client.facts.again:
+        return
+    assert "Now too." in await client.ask_again("And now?")
+    resumed = client.conversation(traffic)[-1]
     kept = called.text.partition(client.facts.forgets)[0] if client.facts.forgets else called.text
     assert resumed.reused >= len(kept.encode())
 

@@ -19,7 +19,7 @@ from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.logprobs import content
 from lcpd.api.normalise import chat_body
 from lcpd.api.sampling import engine_fields
-from lcpd.api.stream import COMMENT, merged, send_json, send_stream, sse
+from lcpd.api.stream import merged, send_json, send_stream, sse
 from lcpd.api.turn import Delta, Finished, Turn, timings
 from lcpd.scheduler.generation import TokenProbs
 
@@ -45,7 +45,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             chunks = reply.chunks(usage)
-            return await send_stream(request, chunks, lambda: COMMENT, lambda e: sse(e.openai()), reply.headers())
+            return await send_stream(request, chunks, reply.heartbeat, lambda e: sse(e.openai()), reply.headers())
         return await send_json(request, reply.whole(), ApiError.openai, reply.headers)
     finally:
         await r.conclude(request, asked, turns)
@@ -126,6 +126,10 @@ class _Reply:
         if include_usage:
             yield sse({**self._object([]), "usage": self._usage()})
         yield b"data: [DONE]\n\n"
+
+    def heartbeat(self) -> bytes:
+        """A chunk that says nothing: Qwen Code takes comments for silence."""
+        return sse(self._chunk(0, {}))
 
     async def _events(self) -> AsyncIterator[tuple[int, t.TurnEvent]]:
         with r.api_errors("messages", self._fields):

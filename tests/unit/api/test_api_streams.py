@@ -23,10 +23,18 @@ def events(body: str) -> list:
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
 
 
-@pytest.mark.parametrize("dialect", ["chat", "completions"])
-async def test_openai_streams_send_comments_while_nothing_else_comes(make_client, dialect):
+async def test_chat_streams_send_empty_deltas_because_qwen_code_takes_comments_for_silence(make_client):
     client = await make_client(SLOW, server__heartbeat_interval=0.05)
-    path, body = PATHS[dialect]
+    path, body = PATHS["chat"]
+    received = events(await (await client.post(path, json=body)).text())
+    choices = [event["choices"][0] for event in received if event["choices"]]
+    assert sum(choice["delta"] == {} and choice["finish_reason"] is None for choice in choices) >= 3
+    assert "".join(choice["delta"].get("content") or "" for choice in choices) == "slow"
+
+
+async def test_completions_streams_send_comments_while_nothing_else_comes(make_client):
+    client = await make_client(SLOW, server__heartbeat_interval=0.05)
+    path, body = PATHS["completions"]
     text = await (await client.post(path, json=body)).text()
     assert text.count(": still working\n\n") >= 3
     assert text.endswith("data: [DONE]\n\n")

@@ -45,8 +45,10 @@ demo: build
 	@$(BIN)/lcpd demo
 
 test: peer models
-	@echo "== all tests"
-	@$(BIN)/pytest
+	@echo "== fast tests, on two cores"
+	@$(BIN)/pytest tests/unit -n 2
+	@echo "== tests with real models, one after the other"
+	@$(BIN)/pytest --ignore tests/unit
 
 # No compiled code and no model: under a minute.
 test-fast: $(STAMP)

@@ -149,8 +149,10 @@ async def test_a_request_during_which_the_worker_aborts_twice_is_given_up_and_ot
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_tail_of_a_long_reply_is_in_ram_before_it_ends(kind: str) -> None:
-    async with running_parts(kind, **SETTINGS) as parts:
-        generation = parts.submit(prompt(300), 1500)
+    # The hybrid computes thousands of tokens a second, and orders are given half a second ahead.
+    cache, model = {**SETTINGS["cache"], "save_every": 0.1}, {**SETTINGS["model"], "ctx": 8192}
+    async with running_parts(kind, **{**SETTINGS, "cache": cache, "model": model}) as parts:
+        generation = parts.submit(prompt(300), 7800)
         following = asyncio.create_task(follow(generation))
         await parts.until(lambda: len(parts.of(p.Saved)) > 1, "its tail is saved twice")
         assert not following.done()

@@ -18,10 +18,15 @@ from benchmarks.harm.talk import Talk
 from faults.corruption import fill, settings
 from faults.judging import judge
 from faults.served import served
+from lcpd.cache.tier import DiskTier
 from oracle.process import Oracle
 
 pytestmark = [pytest.mark.native, pytest.mark.faults]
 _DAY = 86400.0
+
+
+def wall_clock(disk: DiskTier, clock: Callable[[], float]) -> None:
+    disk._wall = disk._writer._wall = clock
 
 
 @pytest.mark.parametrize("days", [-4000, -1, 1, 29, 4000])
@@ -32,11 +37,11 @@ async def test_a_jump_of_the_wall_clock_is_no_error_and_no_wrong_token(
     await fill(tmp_path, prompts[:2])
     async with served("hybrid", **settings(tmp_path)) as daemon:
         disk = daemon.context.disk
-        disk._wall = lambda: time.time() + days * _DAY
+        wall_clock(disk, lambda: time.time() + days * _DAY)
         await disk._keep_house()
         replies = [await ask(daemon.client, daemon.url, Ask(prompt, 8)) for prompt in prompts]
         await disk.flush()
-        disk._wall = time.time
+        wall_clock(disk, time.time)
         await disk._keep_house()
         replies += [await ask(daemon.client, daemon.url, Ask(prompt, 8)) for prompt in prompts]
         stats = disk.stats()

@@ -267,8 +267,7 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         if carry_over:
             carry_over.on_model(info)
         if disk:
-            needs_segments = info.segment_bytes != (0, 0) or not info.checkpoint_bytes
-            disk.start(stamp(info), rolls_back=info.kind == "attention", needs_segments=needs_segments)
+            disk.start(stamp(info), rolls_back=info.rolls_back, needs_segments=info.needs_segments)
         if prewarmer:
             prewarmer.begin(info)
 

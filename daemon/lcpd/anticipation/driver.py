@@ -163,7 +163,7 @@ class Anticipator:
         if goes_on(before, turn.generated, one) or len(one.tokens) > info.n_ctx or not self._wanted(turn):
             return None
         other = await self._rendered(turn.asked, second)
-        return plan(before, turn.generated, (one, other), rolls_back=info.kind == "attention")
+        return plan(before, turn.generated, (one, other), rolls_back=info.rolls_back)
 
     async def _rendered(self, asked: Asked, more: list[dict[str, Any]]) -> Rendering:
         rendered = await self._chat.render(asked.dialect, asked.body, asked.overrides, msgspec.json.encode(more))

@@ -146,7 +146,7 @@ class Prewarmer:
         begun = time.monotonic()
         if self._disk is not None:
             await self._disk.promote(np.concatenate([path, _BEHIND]), modest=True)
-        tokens = path[: self._resumable(path, rolls_back=info.kind == "attention")]
+        tokens = path[: self._resumable(path, rolls_back=info.rolls_back)]
         if not len(tokens) or len(tokens) > info.n_ctx:
             return "useless"
         if not self._idle:

@@ -29,6 +29,7 @@ from lcpd.api.errors import (
     unknown_model,
 )
 from lcpd.api.sampling import choices, for_choice
+from lcpd.api.stream import dropped
 from lcpd.api.turn import Turn, close
 from lcpd.cache.isolation import marked
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
@@ -61,9 +62,7 @@ async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict
         async with asyncio.timeout(timeout):
             data = await request.read()
     except TimeoutError as error:
-        if request.transport:
-            request.transport.abort()
-        raise ConnectionResetError(f"the body did not come within {timeout:g} s (server.client_timeout)") from error
+        raise dropped(request, f"the body did not come within {timeout:g} s") from error
     except web.RequestPayloadError as error:
         raise bad_request(f"The body cannot be read: {error}", "Content-Encoding") from error
     return parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)

@@ -169,8 +169,13 @@ def _patient_writer(
             async with asyncio.timeout(timeout):
                 await response.write(data)
         except TimeoutError as error:
-            if request.transport:
-                request.transport.abort()
-            raise ConnectionResetError(f"the client read nothing for {timeout:g} s (server.client_timeout)") from error
+            raise dropped(request, f"the client read nothing for {timeout:g} s") from error
 
     return write
+
+
+def dropped(request: web.Request, why: str) -> ConnectionResetError:
+    """Cut off a client that is too slow; returns the error to raise then."""
+    if request.transport:
+        request.transport.abort()
+    return ConnectionResetError(f"{why} (server.client_timeout)")

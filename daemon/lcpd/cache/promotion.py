@@ -12,65 +12,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeVar
 
 from lcpd.cache import loading
 from lcpd.cache.arena import checksum
 from lcpd.cache.blob import BlobError
 from lcpd.cache.cache import PromptCache
-from lcpd.cache.catalogue import Catalogue, Entry
-from lcpd.cache.fingerprint import Fingerprint
+from lcpd.cache.catalogue import Entry
 from lcpd.cache.loading import Step
 from lcpd.cache.record import BadFile, Record
-from lcpd.cache.store import BlobStore
+from lcpd.cache.shelf import Shelf, in_thread, in_thread_to_the_end
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens, pack
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 _READ_SPEED = 500e6
 """Bytes a second, until it is measured."""
-
-
-@dataclass
-class Counts:
-    """See `DiskCounts`."""
-
-    written: int = 0
-    read: int = 0
-    read_seconds: float = 0.0
-    removed: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
-class Shelf:
-    """What the parts of the disk tier share; changed by the tier, but for the counts."""
-
-    store: BlobStore
-    catalogue: Catalogue = field(default_factory=Catalogue)
-    fingerprint: Fingerprint = field(default_factory=dict)
-    rolls_back: bool = True
-    """Whether sequences go on from anywhere."""
-    counts: Counts = field(default_factory=Counts)
-
-
-async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """What a blocking call returns."""
-    return await asyncio.get_running_loop().run_in_executor(threads, call)
-
-
-async def in_thread_to_the_end(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """The same; where the caller is cancelled it goes on only when the thread is through with its memory."""
-    calling = asyncio.ensure_future(in_thread(threads, call))
-    try:
-        await asyncio.wait({calling})
-    finally:
-        while not calling.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({calling})
-    return calling.result()
 
 
 class Promoter:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry
-from lcpd.cache.promotion import Shelf, in_thread
 from lcpd.cache.retention import Economics
+from lcpd.cache.shelf import Shelf, in_thread
 
 _CHOSEN = ("room", "expired")
 """Reasons for which files are removed that could be used."""

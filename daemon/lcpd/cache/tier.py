@@ -26,9 +26,10 @@ from lcpd.cache.catalogue import Entry, blocks
 from lcpd.cache.figures import DiskCounts, DiskStats, Limits, Purged, State
 from lcpd.cache.fingerprint import Fingerprint
 from lcpd.cache.pending import PendingPaths
-from lcpd.cache.promotion import Promoter, Shelf, in_thread
+from lcpd.cache.promotion import Promoter
 from lcpd.cache.recent import Used
 from lcpd.cache.record import BadFile
+from lcpd.cache.shelf import Shelf, in_thread
 from lcpd.cache.space import Space
 from lcpd.cache.stock import take_stock
 from lcpd.cache.store import BlobStore, StoreError
@@ -81,7 +82,6 @@ class DiskTier:
             on_written=self._recovered,
         )
         self._pending = PendingPaths(_QUEUE)
-        self._needs_segments = True
         self._state: State = "waiting"
         self._trouble: StoreError | None = None
         self._is_open = False
@@ -106,7 +106,7 @@ class DiskTier:
             return
         self._shelf.fingerprint = fingerprint
         self._shelf.rolls_back = rolls_back
-        self._needs_segments = self._shelf.catalogue.needs_segments = needs_segments
+        self._shelf.catalogue.needs_segments = needs_segments
         self._state = "opening"
         self._task = asyncio.create_task(self._run())
 
@@ -136,7 +136,7 @@ class DiskTier:
     def stats(self) -> DiskStats:
         """How it does."""
         counts = self._shelf.counts
-        counts.skipped["queue"] = self._pending.dropped
+        skipped = {**counts.skipped, "queue": self._pending.dropped}
         return DiskStats(
             state=self._state,
             reason=f"{self._trouble.trouble}: {self._trouble}" if self._trouble else "",
@@ -146,9 +146,7 @@ class DiskTier:
             queue=len(self._pending),
             lag=self._pending.lag(self._clock()),
             written_today=self._writer.budget.spent(self._wall()),
-            counts=DiskCounts(
-                counts.written, counts.read, counts.read_seconds, dict(counts.removed), dict(counts.skipped)
-            ),
+            counts=DiskCounts(counts.written, counts.read, counts.read_seconds, dict(counts.removed), skipped),
         )
 
     # ---- what the prompt cache tells (Observer) --------------------------------------------------------
@@ -243,7 +241,7 @@ class DiskTier:
 
     async def _open(self) -> None:
         begun = time.monotonic()
-        needs = self._needs_segments
+        needs = self._shelf.catalogue.needs_segments
         found = await in_thread(self._threads, lambda: take_stock(self._store.open(), self._shelf.fingerprint, needs))
         self._is_open = True
         self._shelf.catalogue, self._touched = found.catalogue, {}

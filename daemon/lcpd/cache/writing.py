@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from lcpd.cache import loading
 from lcpd.cache.arena import checksum
@@ -16,8 +15,8 @@ from lcpd.cache.cache import PromptCache, Resident
 from lcpd.cache.catalogue import Entry, Found, blocks
 from lcpd.cache.figures import Limits
 from lcpd.cache.pending import WriteBudget, worth_writing
-from lcpd.cache.promotion import Shelf, in_thread
 from lcpd.cache.record import Record, encode
+from lcpd.cache.shelf import Shelf, in_thread, to_the_end
 from lcpd.cache.space import Space
 from lcpd.cache.store import StoreError
 from lcpd.engine.protocol import Tokens, pack
@@ -179,9 +178,7 @@ class Writer:
         finally:
             # The bytes stay pinned until the thread is through with them, also when this task is cancelled.
             self.pace.busy = False
-            while not writing.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({writing})
+            await to_the_end(writing)
         writing.result()
 
     async def _admits(self, length: int, parent: Entry | None) -> bool:

@@ -15,7 +15,7 @@ class Batches:
     """Decodes batches of jobs and moves their `done` on.
 
     Both methods raise CacheFull, after which nothing has changed, or DecodeError, after which the state of the batch's
-    sequences is undefined.
+    sequences is undefined; OutOfMemory goes through to whoever runs the worker.
     """
 
     def __init__(self, context: Context) -> None:

@@ -45,7 +45,7 @@ from lcpd.engine.reply import Replies, Verdict
 from lcpd.engine.sampling import Picker
 from lcpd.engine.state import StateMover, Stopwatch
 from lcpd.native.bridge import BridgeError, Params
-from lcpd.native.context import CacheFull, Context, DecodeError, OutOfMemory, StateError
+from lcpd.native.context import CacheFull, Context, DecodeError, StateError
 from lcpd.native.model import Model
 
 Send = Callable[[p.FromWorker], None]
@@ -248,8 +248,6 @@ class DecodeLoop:
         except CacheFull:
             self._starve(jobs, len(jobs))
             return
-        except OutOfMemory:
-            raise  # to be started again with less is all that helps
         except DecodeError as error:
             self._fail(jobs, "compute", str(error))
             return
@@ -283,8 +281,6 @@ class DecodeLoop:
         except CacheFull:
             self._starve([job], size)
             return False
-        except OutOfMemory:
-            raise
         except DecodeError as error:
             self._fail([job], "compute", str(error))
             return True

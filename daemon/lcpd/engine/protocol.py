@@ -255,6 +255,16 @@ class ModelInfo(msgspec.Struct, frozen=True):
     flash_attn: bool | None = None
     """Whether flash attention is used, however it was asked for; None where libllama does not tell."""
 
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a sequence can be truncated anywhere without a checkpoint."""
+        return self.kind == "attention"
+
+    @property
+    def needs_segments(self) -> bool:
+        """Whether a sequence's state is more than its checkpoint; not so on pure recurrent models."""
+        return self.segment_bytes != (0, 0) or not self.checkpoint_bytes
+
 
 class Loaded(Message, frozen=True, tag="loaded"):
     """The model is ready: a token has been generated."""

@@ -47,8 +47,8 @@ class DecodeError(RuntimeError):
     """libllama could not compute a batch; the state of its sequences is undefined."""
 
 
-class OutOfMemory(DecodeError):
-    """libllama could not get the memory to compute a batch."""
+class OutOfMemory(RuntimeError):
+    """libllama could not get the memory to compute a batch: only to be started again with less would help."""
 
 
 class StateError(RuntimeError):
@@ -127,7 +127,7 @@ class Context:
 
         `seqs` is one sequence id for all tokens, or one each; `logits` says whether logits are wanted, for all rows or
         for each.
-        Raises CacheFull (nothing changed) or DecodeError.
+        Raises CacheFull (nothing changed), DecodeError or OutOfMemory.
         """
         batch = self._batch.fill(len(tokens), positions, seqs, logits)
         self._batch.token[: len(tokens)] = tokens

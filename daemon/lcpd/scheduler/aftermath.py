@@ -31,7 +31,7 @@ class Aftermath:
             )
 
     def settle(self, reason: str, cause: str, now: float) -> None:
-        """The worker is gone: every request that it knew waits again, or is over."""
+        """The worker is gone, for this `reason` of one line: every request that it knew waits again, or is over."""
         requests = self._state.requests
         alone = len(self._state.running) == 1
         by_itself = cause not in (KILLED, SLEEP)
@@ -87,7 +87,7 @@ class Aftermath:
             len(request.prompt.tokens),
             name,
             QUARANTINE_SECONDS,
-            reason.partition("\n")[0],
+            reason,
         )
 
 
@@ -96,6 +96,6 @@ def _verdict(request: Request, reason: str, cause: str) -> str:
     if cause == KILLED:
         what = f"was the only one to run {request.record.alone} times when the engine was killed"
     return (
-        f"this request {what} ({reason.partition(chr(10))[0]}), and is quarantined: the same request is refused for"
+        f"this request {what} ({reason}), and is quarantined: the same request is refused for"
         f" {QUARANTINE_SECONDS / 60:.0f} minutes"
     )

@@ -221,7 +221,7 @@ class Dispatcher:
         state.up, state.starved = False, 0
         state.keeper.lost({slot.seq: slot.tokens for slot in state.table if len(slot.tokens)})
         state.table.reset()
-        self._aftermath.settle(reason, cause, self._clock.now())
+        self._aftermath.settle(_first_line(reason), cause, self._clock.now())
         self._pump()
 
     def on_failed(self, reason: str) -> None:

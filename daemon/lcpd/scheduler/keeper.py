@@ -75,7 +75,7 @@ class Keeper:
 
     def configure(self, info: p.ModelInfo) -> None:
         """A model is there; what was measured before holds on if it is the same one."""
-        self._rolls_back = info.kind == "attention"
+        self._rolls_back = info.rolls_back
         self._alignment = info.alignment
         self._token_bytes, self._checkpoint_bytes = info.segment_bytes[1], info.checkpoint_bytes
         if self._guessed_for != (info.description, info.devices):
@@ -257,14 +257,26 @@ class Keeper:
         `early`: it is not necessary yet, so it is left alone where it would push out too much.
         """
         covered = self._cache.covered(tokens)
-        if seq in self._private:
+        if seq in self._private or (early and not self.affordable(len(tokens) - covered, checkpoint=True)):
             return None
-        if early and not self.affordable(len(tokens) - covered, checkpoint=True):
+        return self._export(model, seq, tokens, covered, self.takes_checkpoints)
+
+    def save_front(self, model: str, seq: int, tokens: Tokens) -> p.Save | None:
+        """The command that brings the beginning of what a running sequence holds to RAM, without a checkpoint.
+
+        None where all is there, or it would push out too much.
+        """
+        covered = self._cache.covered(tokens)
+        if seq in self._private or not self.affordable(len(tokens) - covered, checkpoint=False):
             return None
+        return self._export(model, seq, tokens, covered, checkpointed=False)
+
+    def _export(self, model: str, seq: int, tokens: Tokens, covered: int, checkpointed: bool) -> p.Save | None:
+        """`covered`: how many are in RAM.  `checkpointed`: with a checkpoint at the end, if there is none yet."""
         # Nothing that is reserved now may push out what it builds on.
         pin = self._cache.pin(tokens, covered)
         checkpoint = None
-        if self.takes_checkpoints and self._cache.checkpoint(tokens, len(tokens)) is None:
+        if checkpointed and self._cache.checkpoint(tokens, len(tokens)) is None:
             # Reserved first: segments without a checkpoint at their end are worth less than fewer with one.
             checkpoint = self._cache.reserve_checkpoint()
         cuts = self._cache.plan_save(tokens, len(tokens))
@@ -280,22 +292,6 @@ class Keeper:
             return None
         self._exports[seq].append(_Export(tokens[:end], cuts, checkpoint, pin))
         return p.Save(model, seq, cuts, checkpoint)
-
-    def save_front(self, model: str, seq: int, tokens: Tokens) -> p.Save | None:
-        """The command that brings the beginning of what a running sequence holds to RAM, without a checkpoint.
-
-        None where all is there, or it would push out too much.
-        """
-        covered = self._cache.covered(tokens)
-        if seq in self._private or not self.affordable(len(tokens) - covered, checkpoint=False):
-            return None
-        pin = self._cache.pin(tokens, covered)
-        cuts = self._cache.plan_save(tokens, len(tokens))
-        if not cuts:
-            self._cache.unpin(pin)
-            return None
-        self._exports[seq].append(_Export(tokens[: cuts[-1].end], cuts, None, pin))
-        return p.Save(model, seq, cuts)
 
     def saved(self, message: p.Saved) -> None:
         """An export is complete; the engine answers in the order in which it was told."""

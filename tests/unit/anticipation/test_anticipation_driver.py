@@ -59,7 +59,7 @@ class Dispatcher:
         self.full = False
 
     async def model_info(self) -> SimpleNamespace:
-        return SimpleNamespace(kind="hybrid", n_ctx=self.n_ctx)
+        return SimpleNamespace(rolls_back=False, n_ctx=self.n_ctx)
 
     def submit(self, prompt: Prompt) -> Generation:
         if self.full:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -125,22 +126,29 @@ async def test_a_model_that_does_not_fit_is_refused_and_not_tried_with_a_smaller
     assert supervisor.shrunk == ""
 
 
-async def test_a_supervisor_sleeps_and_wakes() -> None:
-    listener = Listener()
+@asynccontextmanager
+async def awake(listener: Listener) -> AsyncIterator[Supervisor]:
+    """A supervisor whose worker has loaded."""
     supervisor = Supervisor(WorkerSettings(load=load(), command=worker_command()), listener)
     supervisor.start()
     try:
         async with asyncio.timeout(60):
             while not listener.ups:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await supervisor.sleep()
-            assert (supervisor.state, supervisor.pid, listener.downs) == (State.SLEEPING, None, ["sleep"])
-            supervisor.wake()
-            while len(listener.ups) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert supervisor.restarts == 0
+            yield supervisor
     finally:
         await supervisor.stop()
+
+
+async def test_a_supervisor_sleeps_and_wakes() -> None:
+    listener = Listener()
+    async with awake(listener) as supervisor:
+        await supervisor.sleep()
+        assert (supervisor.state, supervisor.pid, listener.downs) == (State.SLEEPING, None, ["sleep"])
+        supervisor.wake()
+        while len(listener.ups) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert supervisor.restarts == 0
 
 
 async def test_nobody_hears_that_it_sleeps_while_the_worker_may_still_write_to_the_arena() -> None:
@@ -152,17 +160,10 @@ async def test_nobody_hears_that_it_sleeps_while_the_worker_may_still_write_to_t
                 os.kill(worker, 0)
 
     listener = Witness()
-    supervisor = Supervisor(WorkerSettings(load=load(), command=worker_command()), listener)
-    supervisor.start()
-    try:
-        async with asyncio.timeout(60):
-            while not listener.ups:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            worker = supervisor.pid
-            await supervisor.sleep()
-            assert listener.downs == ["sleep"]
-    finally:
-        await supervisor.stop()
+    async with awake(listener) as supervisor:
+        worker = supervisor.pid
+        await supervisor.sleep()
+        assert listener.downs == ["sleep"]
 
 
 @pytest.mark.parametrize(("looks", "cause"), [(0, "memory"), (4, "killed")])

@@ -3,7 +3,7 @@
 Every message wakes the daemon and the chat process, whose work is taken from the cores that compute.  At 130 tokens a
 second on two cores that was measured to cost a tenth of the speed.  So tokens are gathered for up to `interval`, which
 nobody sees in a stream of text; the first token of a reply is sent at once.  What a message costs grows with the
-replies in it, each of which is parsed and written by itself, so the interval grows with their number.
+replies in it, each of which is parsed and written by itself, so several replies are gathered for longer than one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from lcpd.engine.protocol import Output, Step, TokenProbs
 
-LONGEST = 4
-"""Intervals for which tokens are gathered at most, however many replies run."""
+SEVERAL = 4
+"""Intervals for which tokens are gathered while more than one reply runs."""
 
 
 @dataclass
@@ -51,6 +51,6 @@ class Outbox:
             self._sent_at = now
 
     def flush_if_due(self, now: float) -> None:
-        """Send what there is, if the last time was as many intervals ago as there are replies in it."""
-        if now - self._sent_at >= self._interval * min(len(self._gathered), LONGEST):
+        """Send what there is, if the last time was an interval ago, or `SEVERAL` where there is more than one reply."""
+        if now - self._sent_at >= self._interval * (SEVERAL if len(self._gathered) > 1 else 1):
             self.flush(now)

@@ -37,7 +37,8 @@ class Costs:
 def costs_of(speeds: Speeds, token_bytes: int, checkpoint_bytes: int, saves: bool) -> Costs:
     """What was measured, for a model whose state has these sizes.
 
-    `saves`: whether what a slot holds can be saved to RAM and resumed from there.
+    `saves`: whether what a slot holds can be saved to RAM and resumed from there.  A model whose tokens have no bytes
+    (pure recurrent) has no attention that would look at cells.
     """
     compute = 1 / speeds.prefill.value
     restore = token_bytes / speeds.restore.value
@@ -48,7 +49,7 @@ def costs_of(speeds: Speeds, token_bytes: int, checkpoint_bytes: int, saves: boo
         checkpoint=back,
         lose=restore + token_bytes / speeds.save.value if saves else compute,
         park=back + forth if saves else 0.0,
-        cell=compute * _CELL,
+        cell=compute * _CELL if token_bytes else 0.0,
     )
 
 

@@ -66,6 +66,11 @@ def test_costs_are_the_measured_seconds() -> None:
     assert costs.cell < costs.restore
 
 
+def test_cells_cost_nothing_where_no_attention_looks_at_them() -> None:
+    costs = costs_of(Speeds(prefill=500.0), token_bytes=0, checkpoint_bytes=80_000, saves=True)
+    assert (costs.cell, costs.restore) == (0.0, 0.0)
+
+
 def test_what_cannot_be_saved_costs_its_computing_when_it_is_overwritten() -> None:
     costs = costs_of(Speeds(prefill=500.0), token_bytes=8000, checkpoint_bytes=80_000, saves=False)
     assert (costs.lose, costs.park) == (0.002, 0.0)

@@ -1,0 +1,1 @@
+"""A real Prometheus that scrapes a real daemon; ``python -m tests.prometheus`` draws the dashboards from it."""

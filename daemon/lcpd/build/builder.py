@@ -30,6 +30,9 @@ from lcpd.build.selftest import Findings
 from lcpd.build.store import Store, recipe_files, sync_recipe, write_json
 from lcpd.paths import dirs, native_recipe
 
+KEEP = 3
+"""Builds that are kept besides the active one, the newest."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -84,6 +87,8 @@ def build(request: Request, report: Reporter, where: Surroundings | None = None)
         if request.activate:
             where.store.activate(ready.key)
             report.say(f"active: {ready.key}")
+            if old := where.store.prune(KEEP):
+                report.say(f"removed old builds: {', '.join(old)}")
         return ready
 
 

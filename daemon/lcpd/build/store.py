@@ -22,6 +22,7 @@ from pathlib import Path
 from lcpd.build.errors import BuildError
 from lcpd.build.fallback import CpuLevel
 from lcpd.build.record import ACTIVE, MANIFEST, Build, read_build
+from lcpd.build.use import is_in_use
 
 
 @dataclass(frozen=True)
@@ -110,15 +111,28 @@ class Store:
         machines = {**self._machines(), machine: level.value}
         write_json(self.root / "machine.json", machines)
 
-    def remove(self, key: str, even_active: bool) -> None:
-        """Deletes a build, its log, and its compile tree when no other build came from it.  Raises `BuildError`."""
+    def prune(self, keep: int) -> list[str]:
+        """Deletes all builds but the active one, the newest `keep` others, and those in use; returns their keys."""
+        others = [build for build in self.builds() if build.key != self.active_key()]
+        old = [build.key for build in others[keep:] if not is_in_use(build.path)]
+        for key in old:
+            self.remove(key, force=False)
+        return old
+
+    def remove(self, key: str, force: bool) -> None:
+        """Deletes a build, its log, and its compile tree when no other build came from it.
+
+        Raises `BuildError`, also where it is active or in use unless `force`.
+        """
         build = self.find(key)
         if build is None or build.key != key:  # "active" leads to a build too, but is not its key
             raise BuildError(f"there is no build {key!r}; lcpd build --list shows them")
         if key == self.active_key():
-            if not even_active:
+            if not force:
                 raise BuildError(f"{key} is the active build; build another one first, or add --force")
             (self.root / ACTIVE).unlink()
+        if is_in_use(build.path) and not force:
+            raise BuildError(f"an lcpd runs from {key}; stop that one first, or add --force")
         tree_key = tree_key_of(build.path)
         shutil.rmtree(build.path)
         self.log(key).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ what follows on a part of one; until then a path that turns off within a segment
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import numpy as np
 
 from lcpd.cache.arena import Arena
 from lcpd.cache.eviction import PayloadNode
+from lcpd.cache.figures import Ages, Amount, RamFigures
 from lcpd.cache.history import History, LossReason, Past, went_on
 from lcpd.cache.holdings import Holdings, reach
 from lcpd.cache.payloads import Payload
@@ -155,6 +157,11 @@ class PromptCache:
             return max(self.checkpoints_on(tokens), default=0)
         return reach(self._trie.coverage(tokens))
 
+    def resumable(self, tokens: Tokens, rolls_back: bool) -> int:
+        """How far a path can be restored from the arena alone.  `rolls_back`: no checkpoint is needed to go on."""
+        covered = self.covered(tokens)
+        return covered if rolls_back else max((at for at in self.checkpoints_on(tokens) if at <= covered), default=0)
+
     def segments(self, tokens: Tokens, begin: int, end: int) -> list[Segment]:
         """Those that cover [begin, end), ascending, each beginning where the one before ends.
 
@@ -198,10 +205,36 @@ class PromptCache:
             checkpoints=len(checkpoints),
             tokens=sum(len(node.covers) for node in nodes),
             nodes=len(nodes),
-            dropped=dict(self._holdings.dropped),
+            dropped=self._dropped(),
             fragmentation=self._store.arena.fragmentation,
             remembered=self._history.tokens,
         )
+
+    def figures(self) -> RamFigures:
+        """The same for the metrics, at a cost that does not grow with what is there."""
+        store = self._store
+        return RamFigures(
+            size=store.arena.size,
+            used=store.arena.used,
+            held={kind: Amount(held.count, held.bytes) for kind, held in store.held.items()},
+            reserved=sum(extent.size for extent in store.reserved),
+            lingering=sum(payload.bytes for payload in store.lingering),
+            fragmentation=store.arena.fragmentation,
+            dropped=dict(self._holdings.dropped),
+            paths=self._trie.ends,
+            path_tokens=self._trie.end_items,
+            tokens=self._trie.items,
+        )
+
+    def _dropped(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for (kind, reason), count in self._holdings.dropped.items():
+            total[kind if reason == "room" else reason] += count
+        return dict(total)
+
+    def tell_ages(self, ages: Ages) -> None:
+        """Tell `ages` from now on."""
+        self._holdings.ages = ages
 
     # ---- what there was ----------------------------------------------------------------------------------
 
@@ -244,6 +277,9 @@ class PromptCache:
 
     def touch(self, tokens: Tokens) -> None:
         """A request came along this path: counts for retention."""
+        nodes = self._trie.match(tokens).nodes
+        if nodes and self._holdings.ages is not None:
+            self._holdings.ages.used_again(self._clock() - nodes[-1].last_used)
         self._mark_used(tokens, 1)
         if self.observer is not None:
             self.observer.used(tokens)
@@ -307,7 +343,7 @@ class PromptCache:
         node = self._trie.insert(tokens)
         new = node.checkpoint is None
         if new:
-            node.checkpoint = self._store.keep(extent, piece)
+            node.checkpoint = self._store.keep(extent, piece, "checkpoint")
         else:
             self._store.give_back(extent)
         self._mark_used(tokens, 0)
@@ -341,7 +377,7 @@ class PromptCache:
             if piece is None or cut.end > len(tokens):
                 self._store.give_back(cut.extent)
                 continue
-            payload = self._store.keep(cut.extent, piece)
+            payload = self._store.keep(cut.extent, piece, "segment")
             if last is not None and last.end == cut.begin:  # what was just added is the end of what is covered
                 last = self._trie.attach(last, tokens[cut.begin : cut.end], payload)
             else:
@@ -359,7 +395,8 @@ class PromptCache:
         """
         chain = self._trie.coverage(tokens)
         anchor = chain[-1][0].segment if chain else None
-        extent = self._holdings.make_room(size, anchor) if evict else self._store.reserve(size, anchor)
+        with self._store.pinned(anchor):  # or it might go for the room of what goes on from it
+            extent = self._holdings.make_room(size, anchor) if evict else self._store.reserve(size, anchor)
         self._holdings.tidy()
         return extent
 
@@ -432,7 +469,12 @@ class PromptCache:
         """Take over a trie whose payloads lie in the arena.  ValueError unless nothing was kept so far."""
         if self._trie.root.children:
             raise ValueError("the prompt cache is in use already")
-        self._trie.root = trie.root
+        for node in trie.nodes():
+            if node.segment is not None:
+                self._store.take_in(node.segment, "segment")
+            if node.checkpoint is not None:
+                self._store.take_in(node.checkpoint, "checkpoint")
+        self._trie.take_over(trie)
 
     def payloads(self) -> list[Payload]:
         """All that are offered now."""
@@ -466,7 +508,7 @@ class PromptCache:
         eviction = self._holdings.eviction()
         cuts: list[Cut] = []
         begin = reach(chain)
-        with self._store.pinned(anchor):
+        with self._store.pinned(anchor):  # or it might go for the room of what goes on from it
             for end in self._cut_ends(tokens, begin):
                 extent = self._holdings.make_room(fixed + per_token * (end - begin), anchor, eviction)
                 if extent is None:

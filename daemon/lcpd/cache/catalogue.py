@@ -7,16 +7,15 @@ or behind which, it begins (its parent), and is of no use without it; so files a
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 
+from lcpd.cache.payloads import Held
 from lcpd.cache.record import Record
-from lcpd.cache.retention import Candidate, Economics, Kind, worth
+from lcpd.cache.retention import Kind
 from lcpd.cache.trie import IntegrityError, Node, Trie
 from lcpd.engine.protocol import Tokens, unpack
 
@@ -106,6 +105,7 @@ class Catalogue:
         self._entries: dict[str, Entry] = {}
         self.size = 0
         """Bytes that all files take up."""
+        self.held: dict[Kind, Held] = {"segment": Held(), "checkpoint": Held()}
         self.needs_segments = True
         """False on pure recurrent models, where a checkpoint is all there is."""
 
@@ -187,6 +187,8 @@ class Catalogue:
             return False
         self._entries[entry.key] = entry
         self.size += entry.size
+        self.held[entry.kind].count += 1
+        self.held[entry.kind].bytes += entry.size
         if parent is not None:
             parent.children.add(entry)
         while parent is not None:  # what something builds on was used when that was
@@ -252,6 +254,8 @@ class Catalogue:
                 self._trie.prune(node)
         del self._entries[entry.key]
         self.size -= entry.size
+        self.held[entry.kind].count -= 1
+        self.held[entry.kind].bytes -= entry.size
         if entry.parent is not None:
             entry.parent.children.discard(entry)
 
@@ -268,18 +272,7 @@ class Catalogue:
         self._trie = Trie()
         self._entries.clear()
         self.size = 0
-
-    # ---- giving up -------------------------------------------------------------------------------------
-
-    def victims(
-        self, size: int, now: float, economics: Economics, rolls_back: bool, keep: Collection[Entry] = ()
-    ) -> list[Entry]:
-        """Files that take up `size` bytes or more and are worth least, children before their parents.
-
-        Empty where even all of them would not be enough; those of `keep`, and what they build on, stay.  `rolls_back`:
-        a path can go on from anywhere, so that segments are of use without a checkpoint.
-        """
-        return _Giving(self._entries.values(), now, economics, rolls_back, keep).until(size)
+        self.held = {"segment": Held(), "checkpoint": Held()}
 
     def expired(self, before: float) -> list[Entry]:
         """Files that were used last before then, with all that builds on them."""
@@ -310,6 +303,10 @@ class Catalogue:
                 raise IntegrityError("the slices of a segment do not follow on one another")
         if sliced or marked or self.size != sum(entry.size for entry in self._entries.values()):
             raise IntegrityError("the trie holds files that are not listed, or sizes are miscounted")
+        for kind, amount in self.held.items():
+            sizes = [entry.size for entry in self._entries.values() if entry.kind == kind]
+            if (amount.count, amount.bytes) != (len(sizes), sum(sizes)):
+                raise IntegrityError(f"there are {len(sizes)} {kind}s of {sum(sizes)} bytes, not {amount}")
 
 
 def _follows(record: Record, parent: Entry) -> bool:
@@ -319,73 +316,3 @@ def _follows(record: Record, parent: Entry) -> bool:
     if record.kind == "segment":
         return parent.begin < record.begin <= parent.end
     return parent.begin <= record.begin and record.end <= parent.end
-
-
-class _Giving:
-    """One search for room."""
-
-    def __init__(
-        self, entries: Iterable[Entry], now: float, economics: Economics, rolls_back: bool, keep: Collection[Entry]
-    ) -> None:
-        self._now = now
-        self._economics = economics
-        self._rolls_back = rolls_back
-        self._stays: set[Entry] = set()
-        for kept in keep:
-            above: Entry | None = kept
-            while above is not None and above not in self._stays:
-                self._stays.add(above)
-                above = above.parent
-        self._left: dict[Entry, int] = {entry: len(entry.children) for entry in entries}
-        self._numbers = count()
-        self._heap: list[tuple[float, float, int, Entry]] = []
-        for entry, children in self._left.items():
-            if not children:
-                self._push(entry)
-
-    def until(self, size: int) -> list[Entry]:
-        found: list[Entry] = []
-        while size > 0:
-            if not self._heap:
-                return []
-            _, _, _, entry = heapq.heappop(self._heap)
-            found.append(entry)
-            size -= entry.size
-            if entry.parent is not None:
-                self._left[entry.parent] -= 1
-                if not self._left[entry.parent]:
-                    self._push(entry.parent)
-        return found
-
-    def _push(self, entry: Entry) -> None:
-        if entry not in self._stays:
-            heapq.heappush(self._heap, (self._worth(entry), entry.last_used, next(self._numbers), entry))
-
-    def _worth(self, entry: Entry) -> float:
-        if entry.kind == "segment":
-            # Nothing builds on it (any more): where checkpoints are needed to go on, it is of no use.
-            tokens = len(entry.tokens) if self._rolls_back else 0
-            candidate = Candidate("segment", entry.size, tokens, entry.last_used, entry.hits, 0)
-        else:
-            before, outrun, size = self._around(entry)
-            tokens = entry.end - before
-            candidate = Candidate(
-                "checkpoint", entry.size + size, tokens, entry.last_used, entry.hits, outrun, outrun > 0
-            )
-        return worth(candidate, self._now, self._economics)
-
-    def _around(self, entry: Entry) -> tuple[int, int, int]:
-        """Of a checkpoint: the position of the one before it, how many files go on behind it, and the bytes of the
-        segments that only it needs."""
-        below, above = entry, entry.parent
-        further, size, before = 0, 0, 0
-        if above is not None:
-            further = sum(one.end > entry.end and one.begin >= entry.begin for one in above.children)
-        alone = True
-        while above is not None and not before:
-            others = [one for one in above.children if one is not below]
-            before = max((o.end for o in others if o.kind == "checkpoint" and o.end <= below.begin), default=0)
-            alone = alone and not others
-            size += above.size if alone else 0
-            below, above = above, above.parent
-        return before, further, size

@@ -10,6 +10,8 @@ time of a copy and bytes in the arena that could hold other state instead, so ea
 4. the start of the last user message, where an edit or a second try of it resumes;
 5. one in every `interval` tokens of a long stretch, at a message boundary where there is one.
 
+The fifth is a promise (what a crash costs), so neither a limit nor what a copy costs has a say in it.
+
 Lengths and positions count tokens.
 """
 
@@ -25,7 +27,7 @@ ODDS = 0.025
 """How likely a checkpoint is used, of those close to another one: with this the simulated day (benchmarks/simulate.py)
 copies a fifth less than with 0.05 and computes as little; with 0.0125 it computes more."""
 LIMIT = 32
-"""Checkpoints that one prompt takes at most."""
+"""Checkpoints that one prompt takes at most, besides those of the interval."""
 
 
 class Span(Protocol):
@@ -90,8 +92,8 @@ def plan(
     `known`: positions of this prompt that have one already.  `branches`: positions at which earlier prompts parted
     from this one.  Positions are rounded down to a multiple of `alignment`.  Of two closer than `gap` the known one
     stays, else the one whose reason comes first in the module's list.  Where `limit` is too low the reasons that
-    come last are left out, the shallower branch points before the deeper ones; the interval is doubled until what
-    is left of the limit holds all of its positions.
+    come last are left out, the shallower branch points before the deeper ones.  Whatever `gap` and `limit` are, no
+    stretch between `begin`, the known ones, those chosen and `length` is longer than `interval` (or `alignment`).
     """
     reasons = [stable_end(spans), head_end(spans), *sorted(branches, reverse=True), last_user_start(spans)]
     taken = sorted(known)
@@ -101,19 +103,9 @@ def plan(
         if len(chosen) < limit and begin < position < length and _far(position, taken, gap):
             chosen.append(position)
             taken.append(position)
-    room = limit - len(chosen)
     boundaries = [_aligned(span.begin, alignment) for span in spans]
     stops = sorted({begin, length, *(position for position in taken if begin < position < length)})
-    while room:
-        between = [
-            position
-            for position in _filled(stops, max(interval, alignment), boundaries, alignment)
-            if _far(position, taken, gap)
-        ]
-        if len(between) <= room:
-            return sorted([*chosen, *between])
-        interval *= 2
-    return sorted(chosen)
+    return sorted([*chosen, *_filled(stops, max(interval, alignment), boundaries, alignment)])
 
 
 def _aligned(position: int | None, alignment: int) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -33,18 +33,15 @@ import xxhash
 from lcpd.build.record import Build
 from lcpd.config.settings import ModelSettings
 from lcpd.engine.protocol import ModelInfo
+from lcpd.inspect.header import GgufError, read_header
 from lcpd.models.reference import Shard
 
 FORMAT = 1
 """Raised whenever stored state means something else to lcpd than before."""
 EDGE = 1 << 20
 """Bytes at both ends of a model file that are always hashed."""
-_LONG_FACTORS = b"rope_factors_long"
+_LONG_FACTORS = "rope_factors_long"
 """Part of a tensor's name."""
-_NAME_MAX = 1 << 16
-"""Bytes of a tensor's name; a longer one is no name, and what follows on it no header."""
-_SKIP_MAX = 1 << 40
-"""Bytes."""
 
 Fingerprint: TypeAlias = dict[str, str]
 
@@ -101,12 +98,21 @@ def read_model(path: Path) -> ModelFile:
         with path.with_name(part).open("rb") as file:
             status = os.fstat(file.fileno())
             hashed.update(struct.pack("<qq", status.st_size, status.st_mtime_ns))
-            header = read_header(file)
-            _hash(file, 0, max(header.length, EDGE), hashed)
+            length, factors = _header(path.with_name(part))
+            _hash(file, 0, max(length, EDGE), hashed)
             _hash(file, max(0, status.st_size - EDGE), EDGE, hashed)
         size += status.st_size
-        long_factors |= header.long_factors
+        long_factors |= factors
     return ModelFile(f"{size} bytes, {hashed.hexdigest()}", long_factors)
+
+
+def _header(path: Path) -> tuple[int, bool]:
+    """The header's bytes, and whether it has rope factors for long contexts; 0 and False for what has none."""
+    try:
+        header = read_header(path)
+    except GgufError:
+        return 0, False
+    return header.length, any(_LONG_FACTORS in tensor.name for tensor in header.tensors)
 
 
 def _hash(file: BinaryIO, begin: int, size: int, hashed: xxhash.xxh3_128) -> None:
@@ -114,87 +120,3 @@ def _hash(file: BinaryIO, begin: int, size: int, hashed: xxhash.xxh3_128) -> Non
     while size > 0 and (block := file.read(min(size, EDGE))):
         hashed.update(block)
         size -= len(block)
-
-
-@dataclass(frozen=True)
-class Header:
-    """What comes before the tensors' data in a GGUF file."""
-
-    length: int
-    """Bytes; 0 for what is no GGUF file, or one whose header cannot be read to its end."""
-    long_factors: bool
-
-
-def read_header(file: BinaryIO) -> Header:
-    """Walk over the header of the GGUF file, which begins where `file` stands.  Raises OSError."""
-    try:
-        return _Walk(file).header()
-    except (struct.error, KeyError, OverflowError):  # the end of the file; a type that GGUF has not; an absurd length
-        return Header(0, False)
-
-
-_FIXED = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""GGUF type of a value -> its bytes."""
-_STRING, _ARRAY = 8, 9
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-
-
-class _Walk:
-    """Reads lengths and passes over what they are the lengths of."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def header(self) -> Header:
-        if self._file.read(4) != b"GGUF":
-            return Header(0, False)
-        self._u32()
-        tensors, values = self._u64(), self._u64()
-        self._times(values, self._key_value)
-        long_factors = False
-
-        def tensor() -> None:
-            nonlocal long_factors
-            name = self._file.read(min(self._u64(), _NAME_MAX))
-            long_factors |= _LONG_FACTORS in name
-            self._skip(8 * self._u32() + 4)
-            self._u64()
-
-        self._times(tensors, tensor)
-        return Header(self._file.tell(), long_factors)
-
-    def _times(self, count: int, step: Callable[[], None]) -> None:
-        """Not range(), which does not take every count that a file may claim; its end stops it."""
-        while count:
-            step()
-            count -= 1
-
-    def _key_value(self) -> None:
-        self._string()
-        kind = self._u32()
-        if kind == _STRING:
-            self._string()
-        elif kind == _ARRAY:
-            inner, count = self._u32(), self._u64()
-            if inner == _STRING:
-                self._times(count, self._string)
-            else:
-                self._skip(_FIXED[inner] * count)
-        else:
-            self._skip(_FIXED[kind])
-
-    def _string(self) -> None:
-        self._skip(self._u64())
-
-    def _skip(self, count: int) -> None:
-        if count > _SKIP_MAX:
-            raise OverflowError(f"{count} bytes")
-        self._file.seek(count, os.SEEK_CUR)
-
-    def _u32(self) -> int:
-        value: int = _U32.unpack(self._file.read(4))[0]
-        return value
-
-    def _u64(self) -> int:
-        value: int = _U64.unpack(self._file.read(8))[0]
-        return value

@@ -13,8 +13,9 @@ from itertools import count
 from lcpd.cache.arena import Arena
 from lcpd.cache.eviction import Eviction, PayloadNode
 from lcpd.cache.extents import ALIGNMENT
+from lcpd.cache.figures import Ages
 from lcpd.cache.payloads import CorruptPiece, Payload, PayloadStore
-from lcpd.cache.retention import Economics
+from lcpd.cache.retention import Economics, Kind
 from lcpd.cache.trie import IntegrityError, Trie
 from lcpd.engine.protocol import Extent, Tokens
 
@@ -34,9 +35,11 @@ class Holdings:
 
     def __init__(self, arena: Arena, clock: Callable[[], float]) -> None:
         self.trie: Trie[Payload] = Trie()
-        self.store = PayloadStore(arena)
-        self.dropped: Counter[str] = Counter()
-        """Payloads that went, by reason."""
+        self.store = PayloadStore(arena, clock)
+        self.dropped: Counter[tuple[Kind, str]] = Counter()
+        """Payloads that went, by kind and reason."""
+        self.ages: Ages | None = None
+        """Set by whoever wants to be told."""
         self._clock = clock
         self.economics = Economics()
         """May be set anew at any time."""
@@ -61,14 +64,21 @@ class Holdings:
             return None
         while (victim := eviction.next()) is not None:
             node, kind = victim
+            self._note_age(node, kind)
             if kind == "segment":
-                self.drop_segment(node, kind)
+                self.drop_segment(node, "room")
             else:
-                self.drop_checkpoint(node, kind)
+                self.drop_checkpoint(node, "room")
             extent = self.store.reserve(size, anchor)
             if extent is not None:
                 return extent
         return None
+
+    def _note_age(self, node: PayloadNode, kind: Kind) -> None:
+        payload = node.segment if kind == "segment" else node.checkpoint
+        if self.ages is not None and payload is not None:
+            now = self._clock()
+            self.ages.evicted(kind, now - payload.since, now - node.last_used)
 
     # ---- holding -----------------------------------------------------------------------------------------
 
@@ -202,10 +212,14 @@ class Holdings:
                 raise IntegrityError(f"{extent} overlaps another one")
             end = extent.offset + extent.size
             used += -(-extent.size // ALIGNMENT) * ALIGNMENT
+        for kind, amount in self.store.held.items():
+            sizes = [payload.bytes for payload in held if payload.kind == kind]
+            if (amount.count, amount.bytes) != (len(sizes), sum(sizes)):
+                raise IntegrityError(f"there are {len(sizes)} {kind}s of {sum(sizes)} bytes, not {amount}")
         arena = self.store.arena
         if used != arena.used or used > arena.size:
             raise IntegrityError(f"{arena.used} bytes of {arena.size} are in use, {used} are accounted for")
 
     def _drop(self, payload: Payload, reason: str) -> None:
-        self.dropped[reason] += 1
+        self.dropped[payload.kind, reason] += 1
         self.store.drop(payload)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lcpd.cache.arena import Arena, checksum
 from lcpd.cache.blob import BlobError, layout, split, split_sizes
+from lcpd.cache.retention import Kind
 from lcpd.engine.protocol import Extent, Piece
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ class Payload:
     """State bytes of one segment or checkpoint.  Changed by its store only, but for `on_disk`."""
 
     parts: dict[str, Piece]
+    kind: Kind = "segment"
+    since: float = 0.0
+    """When it came, on the store's clock."""
     pins: int = 0
     """Commands in flight that need it."""
     dropped: bool = False
@@ -47,11 +51,21 @@ class Payload:
         return sum(piece.extent.size for piece in self.parts.values())
 
 
+@dataclass
+class Held:
+    """Payloads of a kind that are offered."""
+
+    count: int = 0
+    bytes: int = 0
+
+
 class PayloadStore:
     """The arena's bookkeeping: reservations, payloads and pins."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, clock: Callable[[], float]) -> None:
         self.arena = arena
+        self._clock = clock
+        self.held: dict[Kind, Held] = {"segment": Held(), "checkpoint": Held()}
         self.lingering: set[Payload] = set()
         """Dropped, but pinned."""
         self.changes = 0
@@ -82,18 +96,28 @@ class PayloadStore:
         self._settle(extent)
         self.arena.free(extent)
 
-    def keep(self, extent: Extent, piece: Piece) -> Payload:
+    def keep(self, extent: Extent, piece: Piece, kind: Kind) -> Payload:
         """A payload of the piece that was written into the front of the reserved `extent`; the rest is freed."""
         if piece.extent.offset != extent.offset or piece.extent.size > extent.size:
             raise ValueError(f"{piece.extent} is not the front part of {extent}")
         self._settle(extent)
         self.changes += 1
-        return Payload({TARGET: Piece(self.arena.shrink(extent, piece.extent.size), piece.checksum)})
+        payload = Payload({TARGET: Piece(self.arena.shrink(extent, piece.extent.size), piece.checksum)})
+        self.take_in(payload, kind)
+        return payload
+
+    def take_in(self, payload: Payload, kind: Kind) -> None:
+        """Count a payload that is offered from now on, and whose bytes lie in the arena."""
+        payload.kind, payload.since = kind, self._clock()
+        self.held[kind].count += 1
+        self.held[kind].bytes += payload.bytes
 
     def drop(self, payload: Payload) -> None:
         """The payload is offered no more; its bytes are freed now or with its last pin."""
         payload.dropped = True
         self.changes += 1
+        self.held[payload.kind].count -= 1
+        self.held[payload.kind].bytes -= payload.bytes
         if payload.pins:
             self.lingering.add(payload)
         else:
@@ -129,7 +153,10 @@ class PayloadStore:
         there.  Raises CorruptPiece where the bytes are not those that were stored.
         """
         with self.pinned(payload):
-            return self._split(payload.piece, k, room)
+            halves = self._split(payload.piece, k, room)
+        for half in halves or ():
+            half.since = payload.since
+        return halves
 
     def _split(self, piece: Piece, k: int, room: Callable[[int], Extent | None]) -> tuple[Payload, Payload] | None:
         data = self.arena.view(piece.extent)
@@ -151,7 +178,7 @@ class PayloadStore:
         front_data, back_data = self.arena.view(front), self.arena.view(back)
         split(data, found, k, front_data, back_data)
         pieces = Piece(front, checksum(front_data)), Piece(back, checksum(back_data))
-        return self.keep(front, pieces[0]), self.keep(back, pieces[1])
+        return self.keep(front, pieces[0], "segment"), self.keep(back, pieces[1], "segment")
 
     def _settle(self, extent: Extent) -> None:
         if extent not in self._reserved:

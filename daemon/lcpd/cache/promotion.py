@@ -11,16 +11,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from lcpd.cache import loading
 from lcpd.cache.arena import checksum
 from lcpd.cache.blob import BlobError
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry
+from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.loading import Step
 from lcpd.cache.record import BadFile, Record
-from lcpd.cache.shelf import Shelf, in_thread, in_thread_to_the_end
+from lcpd.cache.shelf import Shelf, call_to_the_end
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens, pack
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ class Promoter:
         self._loading = asyncio.Lock()
         self._urgent = 0
         """Promotions that somebody waits for, under way or next."""
-        self._reader = ThreadPoolExecutor(1, "lcpd-disk-read")
+        self._reader = DiskThread("lcpd-disk-read")
 
-    async def stop(self) -> None:
-        """Wait for the thread to end."""
-        await asyncio.to_thread(self._reader.shutdown)
+    async def stop(self, within: float) -> bool:
+        """See `DiskThread.stop`."""
+        return await self._reader.stop(within)
 
     def wants(self, tokens: Tokens, begin: int) -> int:
         """The position to which the disk could bring this prompt, which can go on from `begin` without it; 0: none.
@@ -146,7 +146,7 @@ class Promoter:
         await self._read(step, state)
         first = step.entry.begin
         try:
-            part = await in_thread(self._reader, lambda: loading.cut(state, step.begin - first, step.end - first))
+            part = await self._reader.call(lambda: loading.cut(state, step.begin - first, step.end - first))
         except BlobError as error:
             log.warning("a segment on disk cannot be cut: %s", error)
             return False
@@ -175,6 +175,6 @@ class Promoter:
             checksum=entry.checksum,
         )
         store = self._shelf.store
-        await in_thread_to_the_end(self._reader, lambda: loading.read(store, entry, expected, target))
+        await call_to_the_end(self._reader, lambda: loading.read(store, entry, expected, target))
         if not self._shelf.catalogue.holds(entry):
             raise BadFile("missing", "it was removed while it was read")  # purged, for instance: it is not to come back

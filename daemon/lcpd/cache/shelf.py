@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lcpd.cache.catalogue import Catalogue
+from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.fingerprint import Fingerprint
 from lcpd.cache.store import BlobStore
 
@@ -40,23 +40,20 @@ class Shelf:
     counts: Counts = field(default_factory=Counts)
 
 
-async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """What a blocking call returns."""
-    return await asyncio.get_running_loop().run_in_executor(threads, call)
+async def to_the_end(calling: asyncio.Future[T]) -> None:
+    """Wait until a call is over or was given up, also while the caller is being cancelled."""
+    while not calling.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({calling})
+    if not calling.cancelled():
+        calling.exception()  # whoever is cancelled has no use for it
 
 
-async def in_thread_to_the_end(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """The same; where the caller is cancelled it goes on only when the thread is through with its memory."""
-    calling = asyncio.ensure_future(in_thread(threads, call))
+async def call_to_the_end(thread: DiskThread, call: Callable[[], T]) -> T:
+    """What a call returns; where the caller is cancelled it goes on only when the thread is through with its memory."""
+    calling = asyncio.ensure_future(thread.call(call))
     try:
         await asyncio.wait({calling})
     finally:
         await to_the_end(calling)
     return calling.result()
-
-
-async def to_the_end(calling: asyncio.Future[T]) -> None:
-    """Wait until a call is over, also while the caller is being cancelled."""
-    while not calling.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({calling})

@@ -5,14 +5,19 @@ A file that goes is forgotten at once and removed when it is the writer's turn; 
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry
+from lcpd.cache.disk_thread import DiskThread
+from lcpd.cache.ranking import Ranking, with_all_below
 from lcpd.cache.retention import Economics
-from lcpd.cache.shelf import Shelf, in_thread
+from lcpd.cache.shelf import Shelf
 
+_RANK_EVERY = 60.0
+"""Seconds for which the order in which files go is good enough."""
 _CHOSEN = ("room", "expired")
 """Reasons for which files are removed that could be used."""
 
@@ -21,17 +26,20 @@ class Space:
     """Owner of what waits to be removed.  For one event loop; all that is awaited here raises StoreError."""
 
     def __init__(
-        self, shelf: Shelf, cache: PromptCache, size: int, threads: ThreadPoolExecutor, wake: Callable[[], None]
+        self, shelf: Shelf, cache: PromptCache, size: int, thread: DiskThread, wake: Callable[[], None]
     ) -> None:
-        """`size`: bytes that may be taken up.  `threads`: the one that writes.  `wake`: something is to be removed."""
+        """`size`: bytes that may be taken up.  `thread`: the one that writes.  `wake`: something is to be removed."""
         self._shelf = shelf
         self._cache = cache
         self._size = size
-        self._threads = threads
+        self._thread = thread
         self._wake = wake
         self._doomed: dict[str, int] = {}
         """Keys of files that are not known any more but still there, with the bytes that they take up."""
         self._overhead = 0
+        self._ranking = Ranking(shelf.catalogue, shelf.rolls_back)
+        self._ranked_at = -math.inf
+        """Unix seconds."""
         self.purges = 0
         """How often everything was removed."""
 
@@ -69,26 +77,53 @@ class Space:
         keys = list(self._doomed)
         if not keys:
             return
-        await in_thread(self._threads, lambda: self._shelf.store.remove(keys))
+        await self._thread.call(lambda: self._shelf.store.remove(keys))
         for key in keys:
             if key not in self._shelf.catalogue:
                 self._doomed.pop(key, None)
 
-    async def make_room(self, size: int, keep: Collection[Entry], now: float, economics: Economics) -> bool:
+    async def make_room(
+        self, size: int, keep: Callable[[], Collection[Entry]], now: float, economics: Economics
+    ) -> bool:
         """Remove what is worth least, so that `size` bytes may be taken up; False where that is not enough.
 
-        What is in `keep` stays, and what that builds on.  `now`: unix seconds.
+        Nothing is removed where all would not be enough.  What `keep` names when it is asked stays, and what that
+        builds on.  `now`: unix seconds.
         """
+        size += self._shelf.store.growth
         lacking = self.used + size - self._size
         if lacking <= 0:
             return True
-        for entry in self._shelf.catalogue.victims(lacking, now, economics, self._shelf.rolls_back, keep):
-            self.forget(entry, "room")
+        staying = sum(entry.size for entry in with_all_below(keep()))
+        if self._shelf.catalogue.size - staying < lacking:
+            return False
+        fresh = False
+        while lacking > 0:
+            if not fresh and not self._is_ranked(now):
+                await self._rank(now, economics)
+                fresh = True
+            entry = self._ranking.next(with_all_below(keep()), now, economics)
+            if entry is not None:
+                self.forget(entry, "room")
+                lacking -= entry.size
+            elif fresh:
+                break
+            else:
+                self._ranked_at = -math.inf  # what was written since then is to be looked at too
         await self.remove()
         return self.used + size <= self._size
+
+    def _is_ranked(self, now: float) -> bool:
+        return self._ranking.catalogue is self._shelf.catalogue and abs(now - self._ranked_at) < _RANK_EVERY
+
+    async def _rank(self, now: float, economics: Economics) -> None:
+        self._ranking = Ranking(self._shelf.catalogue, self._shelf.rolls_back)
+        for _ in self._ranking.look(now, economics):
+            await asyncio.sleep(0)
+        self._ranked_at = now
 
     async def look(self) -> int:
         """Bytes that are free on the file system."""
         store = self._shelf.store
-        free, self._overhead = await in_thread(self._threads, lambda: (store.free(), store.overhead()))
+        free, self._overhead = await self._thread.call(lambda: (store.free(), store.overhead()))
         return free

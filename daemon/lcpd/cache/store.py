@@ -48,6 +48,8 @@ _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.blob")
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 _DATABASE = "cache.db"
 _BESIDE = ("-wal", "-shm", "-journal")
+_SECTOR = 512
+"""Bytes in one of `st_blocks`."""
 """What SQLite appends to that for its other files."""
 _LOCK = "lock"
 _BUSY_TIMEOUT = 5.0
@@ -97,6 +99,9 @@ class BlobStore(Protocol):
     All raise StoreError where the disk cannot be used.
     """
 
+    growth: int
+    """Bytes by which one more file may let the index and the folders grow."""
+
     def open(self) -> Listing:
         """Begin to use it, and list all that is there without reading a file."""
 
@@ -119,7 +124,7 @@ class BlobStore(Protocol):
         """Bytes that may still be written to the file system."""
 
     def overhead(self) -> int:
-        """Bytes that the index takes up."""
+        """Bytes that the index and the folders take up."""
 
     def close(self) -> None:
         """Give it up; nothing is removed."""
@@ -212,6 +217,8 @@ def _sync_folder(folder: Path) -> None:
 class DiskStore:
     """A `BlobStore` in a folder."""
 
+    growth = 64 << 10  # a row in SQLite's log, which grows in pages of 4 KiB, and a folder
+
     def __init__(self, folder: Path) -> None:
         """Touches nothing."""
         self._folder = folder
@@ -232,8 +239,7 @@ class DiskStore:
 
     def _open(self) -> Listing:
         self.close()
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder.chmod(0o700)
+        self._make_folder()
         self._take_lock()
         try:
             self._connect()
@@ -247,6 +253,21 @@ class DiskStore:
             listing = Listing(reset=True)
         listing.orphans = self._sweep()
         return listing
+
+    def _make_folder(self) -> None:
+        """It is ours, and for nobody else to read."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            raise StoreError("i/o", f"{self._folder} (cache.dir) is no folder; name another one") from None
+        owner, us = self._folder.stat().st_uid, os.geteuid()
+        if owner != us != 0:
+            raise StoreError(
+                "read-only",
+                f"{self._folder} (cache.dir) belongs to user {owner}, lcpd runs as user {us}, and prompts rest there in"
+                " clear: give it to that user, or name another folder",
+            )
+        self._folder.chmod(0o700)
 
     def _take_lock(self) -> None:
         self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -400,9 +421,10 @@ class DiskStore:
     def overhead(self) -> int:
         """See `BlobStore`."""
         size = 0
-        for suffix in ("", *_BESIDE):
-            with suppress(OSError):
-                size += (self._folder / (_DATABASE + suffix)).stat().st_size
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    size += entry.stat(follow_symlinks=False).st_blocks * _SECTOR
         return size
 
     def _error(self, error: Exception) -> StoreError:

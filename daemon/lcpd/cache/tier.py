@@ -18,18 +18,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry, blocks
-from lcpd.cache.figures import DiskCounts, DiskStats, Limits, Purged, State
+from lcpd.cache.disk_thread import DiskThread
+from lcpd.cache.figures import Amount, DiskCounts, DiskStats, Limits, Purged, State
 from lcpd.cache.fingerprint import Fingerprint
 from lcpd.cache.pending import PendingPaths
 from lcpd.cache.promotion import Promoter
 from lcpd.cache.recent import Used
 from lcpd.cache.record import BadFile
-from lcpd.cache.shelf import Shelf, in_thread
+from lcpd.cache.shelf import Shelf
 from lcpd.cache.space import Space
 from lcpd.cache.stock import take_stock
 from lcpd.cache.store import BlobStore, StoreError
@@ -45,6 +45,8 @@ _HOUSEKEEPING = 60.0
 _LONGEST_RETRY = 600.0
 """Seconds."""
 _FLUSH_POLL = 0.01
+ANSWER_WITHIN = 5.0
+"""Seconds for which a planned stop waits for a disk that does not answer, after it should have been through."""
 
 
 class DiskTier:
@@ -66,16 +68,16 @@ class DiskTier:
         self._clock = clock
         self._wall = wall
         self._wake = asyncio.Event()
-        self._threads = ThreadPoolExecutor(1, "lcpd-disk-write")
+        self._thread = DiskThread("lcpd-disk-write")
         self._shelf = Shelf(store)
         self._promoter = Promoter(self._shelf, cache, self._condemn)
-        self._space = Space(self._shelf, cache, limits.size, self._threads, self._wake.set)
+        self._space = Space(self._shelf, cache, limits.size, self._thread, self._wake.set)
         self._writer = Writer(
             self._shelf,
             self._space,
             cache,
             limits,
-            self._threads,
+            self._thread,
             reading=self._promoter.reading,
             busy=busy,
             wall=wall,
@@ -111,19 +113,34 @@ class DiskTier:
         self._task = asyncio.create_task(self._run())
 
     async def finish(self, within: float) -> None:
-        """Write what waits, as far as `within` seconds allow, and stop."""
+        """Write what waits, as far as `within` seconds allow, and stop.
+
+        What the disk then leaves undone for ANSWER_WITHIN more, because it hangs, is given up.
+        """
         if self._task is not None:
+            why = ""
             try:
                 async with asyncio.timeout(within):
                     await self.flush()
             except TimeoutError:
-                log.warning("not all of the prompt cache was written to disk within %g s", within)
+                why = f"there was no time for that within {within:g} s"
+            under_way = self._state == "ok" and not self._idle.is_set()
+            if left := len(self._pending) + under_way:
+                log.warning("%d conversations were not written to disk: %s", left, self._trouble or why)
             self._task.cancel()
+        # It is closed there because SQLite's connections belong to the thread that they were made in.
+        threads = {
+            "writing": self._thread.stop(ANSWER_WITHIN, self._store.close),
+            "reading": self._promoter.stop(ANSWER_WITHIN),
+        }
+        answers = await asyncio.gather(*threads.values())
+        hanging = [what for what, answered in zip(threads, answers, strict=True) if not answered]
+        if hanging:
+            what = " and ".join(hanging)
+            log.error("the disk of the prompt cache does not answer: %s was given up after %g s", what, ANSWER_WITHIN)
+        if self._task is not None:
             with suppress(asyncio.CancelledError):
                 await self._task
-        await asyncio.to_thread(self._threads.shutdown)
-        await self._promoter.stop()
-        self._store.close()
 
     async def flush(self) -> None:
         """Wait until all that is in RAM now is written, or cannot be."""
@@ -143,9 +160,11 @@ class DiskTier:
             size=self._limits.size,
             used=self._space.used,
             files=len(self._shelf.catalogue),
+            held={kind: Amount(held.count, held.bytes) for kind, held in self._shelf.catalogue.held.items()},
             queue=len(self._pending),
             lag=self._pending.lag(self._clock()),
             written_today=self._writer.budget.spent(self._wall()),
+            budget=self._limits.budget,
             counts=DiskCounts(counts.written, counts.read, counts.read_seconds, dict(counts.removed), skipped),
         )
 
@@ -153,6 +172,9 @@ class DiskTier:
 
     def kept(self, tokens: Tokens) -> None:
         """See `Observer`: an interval's worth of state is written at once, the end of a path once it rests."""
+        tokens = tokens[: self._cache.resumable(tokens, self._shelf.rolls_back)]
+        if not len(tokens):
+            return  # a checkpoint that came before the segments below it, which are still to come
         new = len(tokens) - self._shelf.catalogue.reach(tokens)
         self._pending.note(tokens, self._clock(), at_once=new >= self._limits.interval // 2)
         self._wake.set()
@@ -229,7 +251,7 @@ class DiskTier:
         touched = list(self._touched)
         self._touched.clear()
         now = self._wall()
-        await in_thread(self._threads, lambda: self._store.mark_used(touched, now))
+        await self._thread.call(lambda: self._store.mark_used(touched, now))
         if self._limits.ttl:
             for entry in self._shelf.catalogue.expired(now - self._limits.ttl):
                 if entry.key in self._shelf.catalogue:
@@ -242,7 +264,7 @@ class DiskTier:
     async def _open(self) -> None:
         begun = time.monotonic()
         needs = self._shelf.catalogue.needs_segments
-        found = await in_thread(self._threads, lambda: take_stock(self._store.open(), self._shelf.fingerprint, needs))
+        found = await self._thread.call(lambda: take_stock(self._store.open(), self._shelf.fingerprint, needs))
         self._is_open = True
         self._shelf.catalogue, self._touched = found.catalogue, {}
         self._space.found({key: blocks(length) for key, length in found.doomed.items()})
@@ -270,7 +292,8 @@ class DiskTier:
             changed = f"; fingerprint changed: {found.changed}" if found.changed else ""
             log.warning("files of the prompt cache on disk that cannot be used are removed: %s%s", told, changed)
         for tokens in self._cache.ends():  # what came in meanwhile, and what an earlier daemon left in RAM
-            self._pending.note(tokens, self._clock(), at_once=False)
+            if end := self._cache.resumable(tokens, self._shelf.rolls_back):
+                self._pending.note(tokens[:end], self._clock(), at_once=False)
 
     # ---- back to RAM -----------------------------------------------------------------------------------
 
@@ -309,11 +332,11 @@ class DiskTier:
         self._space.forget_all()
         self._touched.clear()
         if self._is_open:
-            await in_thread(self._threads, self._store.clear)
+            await self._thread.call(self._store.clear)
         elif self._trouble is not None:
             raise self._trouble
         else:  # the model is still being loaded, so nothing was looked at
-            purged = await in_thread(self._threads, self._purge_unopened)
+            purged = await self._thread.call(self._purge_unopened)
         self._shelf.counts.removed["purged"] += purged.files
         return purged
 

@@ -91,6 +91,17 @@ class Trie(Generic[P]):
 
     def __init__(self) -> None:
         self.root: Node[P] = Node(None, 0, _EMPTY)
+        self.items = 0
+        """Of all edges: what is known, what paths share once."""
+        self.ends = 0
+        """Paths that nothing goes on from."""
+        self.end_items = 0
+        """Of these paths: what is known, what they share as often as it is shared."""
+
+    def take_over(self, other: Trie[P]) -> None:
+        """Become what `other` is, which is not to be used any more."""
+        self.root = other.root
+        self.items, self.ends, self.end_items = other.items, other.ends, other.end_items
 
     # ---- looking up --------------------------------------------------------------------------------------
 
@@ -148,6 +159,9 @@ class Trie(Generic[P]):
             rest = np.array(tokens[match.length :], np.int32)
             leaf: Node[P] = Node(last, last.end, rest)
             leaf.last_used = last.last_used
+            self.items += len(rest)
+            self._ends_no_more(last)
+            self._ends_here(leaf)
             last.children[int(rest[0])] = leaf
             return leaf
         return last
@@ -180,8 +194,13 @@ class Trie(Generic[P]):
         """Forget a leaf.  ValueError where it has children, or holds something."""
         if node.parent is None or node.children or node.segment is not None or node.checkpoint is not None:
             raise ValueError(f"the node of items [{node.begin}, {node.end}) is no empty leaf")
-        del node.parent.children[int(node.edge[0])]
+        parent = node.parent
+        del parent.children[int(node.edge[0])]
         node.parent = None
+        self.items -= len(node.edge)
+        self.ends -= 1
+        self.end_items -= node.end
+        self._ends_here(parent)
 
     def prune(self, node: Node[P]) -> None:
         """Forget `node` and those above it as long as they are empty leaves, and join what needs no boundary.
@@ -205,6 +224,10 @@ class Trie(Generic[P]):
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless all that this module promises about the structure holds."""
+        leaves = [node.end for node in self.nodes() if not node.children]
+        counted = sum(len(node.edge) for node in self.nodes()), len(leaves), sum(leaves)
+        if counted != (self.items, self.ends, self.end_items):
+            raise IntegrityError(f"items, ends and their items are {counted}, not what was kept count of")
         root = self.root
         if root.parent is not None or root.begin or len(root.edge) or root.segment is not None:
             raise IntegrityError("the root has a parent, items or a segment")
@@ -249,6 +272,18 @@ class Trie(Generic[P]):
             raise IntegrityError(f"the node at {node.begin} has {node.hits} hits")
 
     # ---- details -----------------------------------------------------------------------------------------
+
+    def _ends_here(self, node: Node[P]) -> None:
+        """Count `node` where nothing goes on from it any more."""
+        if node is not self.root and not node.children:
+            self.ends += 1
+            self.end_items += node.end
+
+    def _ends_no_more(self, node: Node[P]) -> None:
+        """Something is about to go on from `node`."""
+        if node is not self.root and not node.children:
+            self.ends -= 1
+            self.end_items -= node.end
 
     def _follow(self, node: Node[P], tokens: Tokens) -> Match[P]:
         nodes: list[Node[P]] = []

@@ -6,17 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 from lcpd.cache import loading
 from lcpd.cache.arena import checksum
 from lcpd.cache.blob import BlobError
 from lcpd.cache.cache import PromptCache, Resident
 from lcpd.cache.catalogue import Entry, Found, blocks
+from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.figures import Limits
 from lcpd.cache.pending import WriteBudget, worth_writing
 from lcpd.cache.record import Record, encode
-from lcpd.cache.shelf import Shelf, in_thread, to_the_end
+from lcpd.cache.shelf import Shelf, to_the_end
 from lcpd.cache.space import Space
 from lcpd.cache.store import StoreError
 from lcpd.engine.protocol import Tokens, pack
@@ -28,6 +29,11 @@ _REST = 3
 """While replies run, writing rests for so many times as long as it works."""
 _LOOK = 0.05
 """Seconds between two looks at whether replies run, while something is written."""
+
+
+Outcome = Literal["done", "stop", "changed"]
+"""Of writing a piece: it is on disk; nothing of the path from it on can be; what there is of the path has changed, and
+is to be looked at again."""
 
 
 class Pace:
@@ -55,21 +61,21 @@ class Writer:
         space: Space,
         cache: PromptCache,
         limits: Limits,
-        threads: ThreadPoolExecutor,
+        thread: DiskThread,
         reading: Collection[Entry],
         busy: Callable[[], bool],
         wall: Callable[[], float],
         on_written: Callable[[], None],
     ) -> None:
-        """`threads`: one.  `reading`: files that are about to be read, which stay.  `busy`: whether replies run.
+        """`thread`: the one that writes.  `reading`: files that are about to be read, which stay.
 
-        `wall`: unix seconds.  `on_written`: the disk works.
+        `busy`: whether replies run.  `wall`: unix seconds.  `on_written`: the disk works.
         """
         self._shelf = shelf
         self._space = space
         self._cache = cache
         self._limits = limits
-        self._threads = threads
+        self._thread = thread
         self._reading = reading
         self._busy = busy
         self._wall = wall
@@ -78,10 +84,27 @@ class Writer:
         self.budget = WriteBudget(limits.budget)
 
     async def write_path(self, tokens: Tokens) -> None:
-        """Write what of a path is in RAM and not on disk, as far as limits allow.  Raises StoreError."""
+        """Write what of a path is in RAM and not on disk, as far as limits allow.  Raises StoreError.
+
+        Counts a path ("gone") whose end neither RAM nor the disk has any more.
+        """
+        gone, purges = False, self._space.purges
+        outcome: Outcome = "changed"
+        while outcome == "changed" and purges == self._space.purges:
+            gone = gone or self._is_gone(tokens)
+            outcome = await self._write_what_is_there(tokens)
+        self._shelf.counts.skipped["gone"] += gone and purges == self._space.purges
+
+    def _is_gone(self, tokens: Tokens) -> bool:
+        catalogue, end = self._shelf.catalogue, len(tokens)
+        on_disk = catalogue.reach(tokens) == end if self._shelf.rolls_back else end in catalogue.checkpoints(tokens)
+        return not on_disk and self._cache.resumable(tokens, self._shelf.rolls_back) < end
+
+    async def _write_what_is_there(self, tokens: Tokens) -> Outcome:
         residents = self._cache.residents(tokens)
         there = self._shelf.catalogue.checkpoints(tokens)
-        checkpoints = [one for one in residents if one.kind == "checkpoint"]
+        covered = self._cache.covered(tokens)
+        checkpoints = [one for one in residents if one.kind == "checkpoint" and one.end <= covered]
         for one in checkpoints:
             one.payload.on_disk = one.end in there
         chosen = worth_writing(
@@ -91,43 +114,43 @@ class Writer:
         )
         upto = len(tokens) if self._shelf.rolls_back else max(chosen, default=0)
         for one in residents:
-            if one.kind == "segment" and one.begin < upto and not await self._write_segment(one):
-                return
-            if one.kind == "checkpoint" and one.end in chosen and not await self._write_checkpoint(one):
-                return
+            outcome: Outcome = "done"
+            if one.kind == "segment" and one.begin < upto:
+                outcome = await self._write_segment(one)
+            elif one.kind == "checkpoint" and one.end in chosen:
+                outcome = await self._write_checkpoint(one)
+            if outcome != "done":
+                return outcome
+        return "done"
 
-    async def _write_segment(self, one: Resident) -> bool:
-        """False: what follows on it cannot be written either."""
+    async def _write_segment(self, one: Resident) -> Outcome:
         reach = self._shelf.catalogue.reach(one.tokens)
         one.payload.on_disk = reach >= one.end
         if one.payload.on_disk:
-            return True
+            return "done"
         if one.begin > reach:
-            self._shelf.counts.skipped["gone"] += 1
-            return False
+            return "changed"  # what it follows on went from the disk while this path was written
         parent = self._shelf.catalogue.parent_of(one.tokens[:reach])
         return await self._write(one, reach, parent)
 
-    async def _write_checkpoint(self, one: Resident) -> bool:
+    async def _write_checkpoint(self, one: Resident) -> Outcome:
         if not self._shelf.catalogue.needs_segments:
             return await self._write(one, 0, None)
         if self._shelf.catalogue.reach(one.tokens) < one.end:
-            self._shelf.counts.skipped["gone"] += 1
-            return True
+            return "changed"  # as above
         return await self._write(one, one.end - 1, self._shelf.catalogue.parent_of(one.tokens))
 
-    async def _write(self, one: Resident, begin: int, parent: Entry | None) -> bool:
-        """Write items [begin, end) of a segment, or a checkpoint; False where that cannot be."""
+    async def _write(self, one: Resident, begin: int, parent: Entry | None) -> Outcome:
+        """Write items [begin, end) of a segment, or a checkpoint."""
         payload = one.payload
         if payload.dropped:
-            self._shelf.counts.skipped["gone"] += 1
-            return False
+            return "changed"
         with self._cache.pinned(payload):
             state, hashed = self._cache.view(payload), payload.piece.checksum
             if one.kind == "segment" and begin > one.begin:
                 rest = await self._rest(state, begin - one.begin, one.end - one.begin)
                 if rest is None:
-                    return False
+                    return "stop"
                 state, hashed = rest
             record = Record(
                 fingerprint=self._shelf.fingerprint,
@@ -141,7 +164,7 @@ class Writer:
             length = len(header) + len(state)
             purges = self._space.purges
             if not await self._admits(length, parent):
-                return False
+                return "stop"
             await self._put(record.key, header, state)
         self._shelf.counts.written += length
         self.budget.note(length, self._wall())
@@ -150,9 +173,9 @@ class Writer:
         if purges != self._space.purges or not self._shelf.catalogue.add(found):
             # What it builds on is gone by now.
             self._space.condemn(record.key, blocks(length))
-            return False
+            return "stop"
         payload.on_disk = True
-        return True
+        return "done"
 
     async def _rest(self, state: memoryview, begin: int, end: int) -> tuple[memoryview, bytes] | None:
         """A segment without its first items, and the checksum; None where it cannot be cut there."""
@@ -162,14 +185,14 @@ class Writer:
             return rest, checksum(rest)
 
         try:
-            return await in_thread(self._threads, cut)
+            return await self._thread.call(cut)
         except BlobError as error:
             log.warning("a segment in the prompt cache cannot be cut for the disk: %s", error)
             return None
 
     async def _put(self, key: str, header: bytes, state: memoryview) -> None:
         writing = asyncio.ensure_future(
-            in_thread(self._threads, lambda: self._shelf.store.put(key, header, self.pace.parts(state)))
+            self._thread.call(lambda: self._shelf.store.put(key, header, self.pace.parts(state)))
         )
         try:
             while not writing.done():
@@ -186,7 +209,10 @@ class Writer:
         if not self.budget.allows(length, self._wall()):
             self._shelf.counts.skipped["budget"] += 1
             return False
-        keep = [*self._reading, *([parent] if parent is not None else [])]
+
+        def keep() -> list[Entry]:
+            return [*self._reading, *([parent] if parent is not None else [])]
+
         if not await self._space.make_room(blocks(length), keep, self._wall(), self._cache.economics):
             self._shelf.counts.skipped["size"] += 1
             return False
@@ -194,6 +220,12 @@ class Writer:
         if free - length < self._limits.floor:
             self._shelf.counts.skipped["floor"] += 1
             raise StoreError(
-                "full", f"the file system has {free >> 20} MiB left, and that is to stay (cache.disk_floor)"
+                "full",
+                f"the file system has {_mib(free)} left, where {_mib(length)} are to be written and"
+                f" {_mib(self._limits.floor)} are to stay free (cache.disk_floor)",
             )
         return True
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.4g} MiB"

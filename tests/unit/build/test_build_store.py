@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from lcpd.build import BuildMissing, active, require_active
 from lcpd.build.errors import BuildError
 from lcpd.build.fallback import CpuLevel
 from lcpd.build.store import Store, sync_recipe
+from lcpd.build.use import hold
 from lcpd.native import ABI
 
 
@@ -122,9 +124,9 @@ def test_a_finished_build_replaces_one_of_the_same_key(store) -> None:
 def test_removing_a_build_takes_its_tree_when_no_other_build_came_from_it(store) -> None:
     finish(store, "a", tree_key="shared")
     finish(store, "b", tree_key="shared")
-    store.remove("a", even_active=False)
+    store.remove("a", force=False)
     assert store.tree("shared").is_dir()
-    store.remove("b", even_active=False)
+    store.remove("b", force=False)
     assert not store.tree("shared").exists()
 
 
@@ -132,9 +134,30 @@ def test_the_active_build_is_removed_by_force_only(store) -> None:
     finish(store, "a")
     store.activate("a")
     with pytest.raises(BuildError, match="is the active build"):
-        store.remove("a", even_active=False)
-    store.remove("a", even_active=True)
+        store.remove("a", force=False)
+    store.remove("a", force=True)
     assert active() is None
+
+
+def test_a_build_that_a_daemon_runs_from_is_removed_by_force_only(store) -> None:
+    finish(store, "a")
+    held = hold(store.find("a"))
+    with pytest.raises(BuildError, match="runs from a"):
+        store.remove("a", force=False)
+    os.close(held)
+    store.remove("a", force=False)
+    assert store.builds() == []
+
+
+def test_old_builds_go_but_not_the_active_one_nor_one_that_a_daemon_runs_from(store) -> None:
+    for day in range(1, 8):
+        finish(store, f"day {day}", created=f"2026-01-0{day}T00:00:00+00:00")
+    store.activate("day 1")
+    held = hold(store.find("day 3"))
+    assert store.prune(2) == ["day 5", "day 4", "day 2"]
+    assert [build.key for build in store.builds()] == ["day 7", "day 6", "day 3", "day 1"]
+    os.close(held)
+    assert store.prune(2) == ["day 3"]
 
 
 @pytest.mark.parametrize("key", ["nosuch", "../builds", "active", "trees"])
@@ -142,7 +165,7 @@ def test_only_a_finished_build_can_be_removed(store, key: str) -> None:
     finish(store, "a")
     store.activate("a")
     with pytest.raises(BuildError, match="there is no build"):
-        store.remove(key, even_active=True)
+        store.remove(key, force=True)
     assert active() is not None
 
 

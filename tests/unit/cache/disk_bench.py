@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 from synthetic_kv import Bench
 
@@ -59,3 +61,28 @@ class DiskBench(Bench):
 
 def conversation(seed: int, length: int) -> Tokens:
     return np.random.default_rng(seed).integers(10, 9000, length).astype(np.int32)
+
+
+TALK = conversation(1, 40)
+
+
+async def stop(*benches: DiskBench) -> None:
+    for bench in benches:
+        await bench.disk.finish(1.0)
+
+
+async def until(true) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if true():
+                return
+            await asyncio.sleep(0.002)
+
+
+async def reborn(bench: DiskBench, fingerprint: dict[str, str] = FINGERPRINT, **limits: float) -> DiskBench:
+    """The next daemon, after the one before was killed."""
+    await stop(bench)
+    following = DiskBench(bench.store, rolls_back=bench.rolls_back, **limits)
+    following.wall = bench.wall
+    await following.start(fingerprint)
+    return following

@@ -57,6 +57,8 @@ class MemoryStore:
             self.space += len(self.files.pop(key, b""))
             self.headers.pop(key, None)
 
+    growth = 0
+
     def mark_used(self, keys: Sequence[str], used: float) -> None:
         self.used.update(dict.fromkeys(keys, used))
 

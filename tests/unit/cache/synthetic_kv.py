@@ -103,3 +103,16 @@ class Bench:
     def check(self) -> None:
         self.cache.check_integrity()
         assert self.arena.used <= self.arena.size
+        self.check_figures()
+
+    def check_figures(self) -> None:
+        """What is kept count of is what a walk finds."""
+        figures, stats = self.cache.figures(), self.cache.stats()
+        segments, checkpoints = figures.held["segment"], figures.held["checkpoint"]
+        assert (segments.count, checkpoints.count) == (stats.segments, stats.checkpoints)
+        assert (segments.bytes, checkpoints.bytes) == (stats.segment_bytes, stats.checkpoint_bytes)
+        assert (figures.used, figures.size) == (stats.used, stats.size)
+        assert (figures.reserved, figures.lingering) == (stats.reserved_bytes, stats.lingering_bytes)
+        ends = self.cache.ends()
+        assert (figures.paths, figures.path_tokens) == (len(ends), sum(map(len, ends)))
+        assert sum(figures.dropped.values()) == sum(stats.dropped.values())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lcpd.cache.blob import BlobError, layout, split, split_sizes
 
 MAGIC = 0xAF143CD8
@@ -91,7 +92,7 @@ def blobs(draw: st.DrawFn) -> tuple[list[Section], bytes]:
     return sections, draw(st.sampled_from([b"", EMPTY_RS]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(blobs(), st.data())
 def test_each_half_is_what_an_export_of_its_cells_would_be(
     blob: tuple[list[Section], bytes], data: st.DataObject
@@ -216,7 +217,7 @@ def test_a_recurrent_state_is_an_error() -> None:
         layout(encode([Section((0, 1, 2))], state))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.sampled_from(KINDS), st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=8)), min_size=1)
 )

@@ -415,3 +415,11 @@ def test_damage_is_remembered() -> None:
     bench.cache.discard(pin)
     bench.cache.unpin(pin)
     assert [(loss.end, loss.reason) for loss in bench.cache.past(HEAD).losses] == [(12, "damaged")]
+
+
+def test_room_is_never_made_by_dropping_what_goes_on_there() -> None:
+    bench = Bench(ROOMY)
+    bench.save(HEAD)
+    assert bench.cache.reserve(HEAD, bench.arena.size - 64) is None
+    assert bench.cache.covered(HEAD) == len(HEAD)
+    bench.check()

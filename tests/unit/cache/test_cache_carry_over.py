@@ -233,6 +233,26 @@ def test_an_arena_that_is_turned_off_is_given_up() -> None:
     before.close()
 
 
+def test_what_does_not_fit_into_memory_is_halved_and_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lcpd.room.LEAST", SIZE // 4)
+    arena, _ = open_arena(ServiceManager(), SIZE, room=SIZE - 1)
+    assert arena.size == SIZE // 2
+    assert "cache.ram: 1 MiB do not fit" in caplog.text
+    arena.close()
+
+
+def test_what_the_daemon_before_has_taken_up_counts_as_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lcpd.room.LEAST", SIZE // 4)
+    before = Arena(SIZE, front_size(SIZE))
+    os.pwrite(before.fd, b"x" * SIZE, 0)
+    arena, adopted = open_arena(ServiceManager("/nobody/listens", 0.0, {NAME: [os.dup(before.fd)]}), SIZE, room=0)
+    assert (arena.mapped, adopted) == (SIZE, True)
+    arena.close()
+    before.close()
+
+
 # ---- when, and who is told -----------------------------------------------------------------------------------
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from examples import examples
 from lcpd.cache.checkpoints import minimum_gap, plan
 from lcpd.scheduler.slots import Span
 
@@ -87,15 +90,49 @@ def test_the_interval_is_counted_from_where_computing_begins_and_from_other_chec
 
 def test_message_boundaries_are_preferred_in_the_second_half_of_an_interval() -> None:
     spans = messages(("user", 400), ("assistant", 200), ("user", 300), ("assistant", 500), ("user", 700))
-    assert plan(spans, 0, 2200, interval=1000, limit=10) == [900, 1400, 2100]
+    assert plan(spans, 0, 2200, interval=1000) == [900, 1400, 2100]
 
 
-def test_between_two_checkpoints_lies_at_most_an_interval() -> None:
-    rng = np.random.default_rng(7)
-    spans = messages(*(("user" if i % 2 else "assistant", int(n)) for i, n in enumerate(rng.integers(1, 900, 300))))
-    length = spans[-1].begin + spans[-1].length
-    positions = plan(spans, 0, length, interval=2000, limit=1000)
-    assert max(np.diff([0, *positions, length])) <= 2000
+@given(
+    lengths=st.lists(st.integers(1, 900), max_size=12),
+    tail=st.integers(1, 3000),
+    begin=st.integers(0, 2000),
+    interval=st.integers(64, 1500),
+    alignment=st.sampled_from([1, 16, 512]),
+    known=st.lists(st.integers(1, 8000), max_size=4),
+    branches=st.lists(st.integers(1, 8000), max_size=4),
+    gap=st.integers(1, 5000),
+    limit=st.integers(0, 40),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_whatever_copies_cost_and_however_few_are_wanted_nothing_is_further_than_an_interval_from_what_is_kept(
+    lengths: list[int],
+    tail: int,
+    begin: int,
+    interval: int,
+    alignment: int,
+    known: list[int],
+    branches: list[int],
+    gap: int,
+    limit: int,
+) -> None:
+    spans = messages(*(("user" if i % 2 else "assistant", length) for i, length in enumerate(lengths)))
+    length = begin + sum(lengths) + tail
+    positions = plan(
+        spans,
+        begin,
+        length,
+        interval=interval,
+        alignment=alignment,
+        limit=limit,
+        known=known,
+        branches=branches,
+        gap=gap,
+    )
+    stops = sorted({begin, length, *positions, *(at for at in known if begin < at < length)})
+    assert max(np.diff(stops), default=0) <= max(interval, alignment)
+    assert positions == sorted(set(positions))
+    assert all(begin < at < length for at in positions)
 
 
 def test_positions_in_between_are_aligned_too() -> None:
@@ -125,16 +162,11 @@ def test_none_is_taken_close_to_a_known_one() -> None:
         (3, [1000, 2000, 2800]),  # the deeper branch point
         (4, [1000, 1500, 2000, 2800]),  # the other one
         (5, [1000, 1500, 2000, 2200, 2800]),  # the start of the last user message
-        (6, [600, 1000, 1500, 2000, 2200, 2800]),  # one of the positions in between
     ],
 )
 def test_with_a_low_limit_the_weakest_reasons_are_left_out(limit: int, taken: list[int]) -> None:
     spans = messages(("system", 1000), ("user", 500), ("assistant", 700), ("user", 600), ("assistant", 5))
-    assert plan(spans, 0, 2805, interval=600, branches=[1500, 2000], limit=limit) == taken
-
-
-def test_with_a_low_limit_the_interval_grows() -> None:
-    assert plan([], 0, 8500, interval=1000, limit=4) == [2000, 4000, 6000, 8000]
+    assert plan(spans, 0, 2805, interval=LONG, branches=[1500, 2000], limit=limit) == taken
 
 
 def test_the_gap_is_the_distance_that_pays_for_the_copy() -> None:

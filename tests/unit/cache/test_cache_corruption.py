@@ -18,7 +18,7 @@ from lcpd.cache.catalogue import Entry
 from lcpd.cache.record import Record, decode, encode
 from lcpd.cache.store import DiskStore
 
-TRIALS = int(os.environ.get("LCPD_CORRUPTIONS", "60"))
+TRIALS = int(os.environ.get("LCPD_CORRUPTIONS", "30"))
 HEAD = conversation(0, 24)
 TALKS = [np.concatenate([HEAD, conversation(seed, 24)]) for seed in range(1, 5)]
 KINDS = ("bit flip", "truncation", "growth", "swap", "fingerprint", "deletion", "zeros")

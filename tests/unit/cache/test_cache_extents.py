@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from examples import examples
 from lcpd.cache.extents import ALIGNMENT, ExtentAllocator, ExtentError
 from lcpd.engine.protocol import Extent
 
@@ -84,7 +85,7 @@ class AgainstFlags(RuleBasedStateMachine):
         assert self.allocator.fragmentation == pytest.approx(expected)
 
 
-AgainstFlags.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AgainstFlags.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=40, deadline=None)
 TestAgainstFlags = AgainstFlags.TestCase
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_kv import CHECKPOINT_BYTES, SEGMENT_BYTES, Bench, exported, path, state
 
+from examples import examples
 from lcpd.cache.arena import Arena, ArenaError, checksum
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.index import (
@@ -180,7 +181,7 @@ def test_what_does_not_fit_the_list_is_what_was_used_longest_ago(kept: Kept) -> 
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_list_is_never_longer_than_it_was_allowed_to_be(data: st.DataObject) -> None:
     bench = Kept(chunk=3)
     for _ in range(data.draw(st.integers(0, 8))):
@@ -254,7 +255,7 @@ def test_after_a_damaged_superblock_old_lists_do_not_come_back(kept: Kept) -> No
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_bytes_of_the_front_change_only_what_was_written_is_read(data: st.DataObject) -> None:
     front = bytearray(FRONT)
     area = IndexArea(memoryview(front))
@@ -271,7 +272,7 @@ def test_whatever_bytes_of_the_front_change_only_what_was_written_is_read(data: 
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_bytes_that_are_no_list_are_refused(data: bytes) -> None:
     try:
         assert isinstance(decode(data), Index)
@@ -280,7 +281,7 @@ def test_bytes_that_are_no_list_are_refused(data: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_list_with_changed_bytes_is_refused_or_names_pieces_that_fail_their_checksums(data: st.DataObject) -> None:
     """As if the checksum of the list itself had not caught it."""
     bench = Kept(chunk=5)
@@ -331,7 +332,7 @@ ENTRIES = st.builds(
 
 
 @given(st.lists(ENTRIES, max_size=12))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_list_makes_the_start_fail_or_the_cache_contradict_itself(entries: list[Entry]) -> None:
     bench = Kept(now=10.0)
     restored = restore(bench.arena, entries, bench.now)
@@ -385,7 +386,7 @@ def test_the_paths_of_a_list_are_told_without_its_bytes_those_used_last_first(ke
 
 
 @given(st.lists(ENTRIES, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_list_makes_telling_its_paths_fail(entries: list[Entry]) -> None:
     assert len(paths(entries, 5)) <= 5
 

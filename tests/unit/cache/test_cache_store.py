@@ -53,6 +53,21 @@ def test_a_key_that_is_put_again_is_replaced(folder):
     store.close()
 
 
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch):
+    filled(folder).close()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(StoreError, match="belongs to user") as error:
+        DiskStore(folder).open()
+    assert error.value.trouble == "read-only"
+
+
+def test_a_file_in_the_place_of_the_folder_is_told_of(folder):
+    folder.parent.mkdir()
+    folder.touch()
+    with pytest.raises(StoreError, match="is no folder"):
+        DiskStore(folder).open()
+
+
 def test_nobody_else_can_read_anything(folder):
     store = filled(folder)
     for path in (folder, *folder.rglob("*")):
@@ -224,6 +239,17 @@ def test_removed_files_are_gone(folder):
     assert len(blobs(folder)) == 1
     with pytest.raises(FileNotFoundError):
         store.read("key-0")
+    store.close()
+
+
+def test_folders_and_index_are_counted_and_what_the_next_file_adds_to_them(folder):
+    store, _ = fresh(folder)
+    for number in range(100):
+        counted = store.overhead() + store.growth
+        store.put(f"key-{number}", b"header" * 100, [b"state"])
+        beside = sum(path.lstat().st_blocks for path in folder.rglob("*") if path.suffix != ".blob") * 512
+        assert beside <= counted
+    assert store.overhead() - beside <= 16 << 10  # the cache's own folder
     store.close()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lcpd.cache.trie import Node, Trie
 
 Path = tuple[int, ...]
@@ -26,7 +27,7 @@ def whole(node: Node[str]) -> Path:
     return sum(reversed(parts), ())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(["insert", "insert", "remove"]), paths), max_size=25), st.lists(paths))
 def test_it_knows_exactly_the_prefixes_of_what_was_inserted_and_not_removed(
     steps: list[tuple[str, Path]], probes: list[Path]
@@ -80,7 +81,7 @@ class Model:
 steps = st.lists(st.tuples(st.sampled_from(["checkpoint", "segment", "segment", "take", "drop"]), paths), max_size=30)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps, st.lists(paths, max_size=4))
 def test_payloads_are_found_on_their_paths_and_nowhere_else(ops: list[tuple[str, Path]], probes: list[Path]) -> None:
     trie: Trie[str] = Trie()

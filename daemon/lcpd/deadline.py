@@ -1,0 +1,33 @@
+"""The last resort of a planned stop: when it takes longer than it may, the process ends, whatever is not finished."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import threading
+
+log = logging.getLogger(__name__)
+
+
+class Deadline:
+    """Ends the process at a given time.  It needs neither the event loop, which may be stuck, nor any other thread."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def begin(self, within: float) -> None:
+        """The process has ended in so many seconds, with status 1, unless `cancel` is called before."""
+        self._timer = threading.Timer(within, self._end, (within,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """Everything is finished."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, within: float) -> None:
+        log.critical("stopping took longer than %g s and is given up; this is where each thread stood:", within)
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)

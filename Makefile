@@ -50,7 +50,7 @@ test: peer models
 	@echo "== tests with real models, one after the other"
 	@$(BIN)/pytest --ignore tests/unit
 
-# No compiled code and no model: under a minute.
+# No compiled code and no model: under a minute.  With LCPD_EXAMPLES=20 property tests look twenty times as long.
 test-fast: $(STAMP)
 	@$(BIN)/pytest tests/unit -n 2
 
@@ -73,6 +73,7 @@ bench: peer models
 	@$(BIN)/python -m benchmarks.stall
 	@$(BIN)/python -m benchmarks.stall --model demo:hybrid --prompt-tokens 30000
 	@$(BIN)/python -m benchmarks.step_overhead
+	@$(BIN)/python -m benchmarks.scrape
 
 check-cuda-build: $(STAMP)
 	@$(BIN)/python llama.cpp/check_cuda_build.py

@@ -8,7 +8,7 @@ import httpx
 
 from benchmarks.servers import Server
 
-LCPD_GAUGE = "lcpd_cache_ram_used_bytes"
+LCPD_GAUGE = r'lcpd_cache_used_bytes{tier="ram"}'
 _CACHE_STATE = re.compile(r"cache state: \d+ prompts, ([\d.]+) MiB")
 
 
@@ -27,5 +27,5 @@ def last_cache_state(log: str) -> int | None:
 
 def gauge(metrics: str, name: str) -> int | None:
     """The sum over all labels of a metric in Prometheus' text format; None where it is missing."""
-    values = [line.rsplit(" ", 1)[1] for line in metrics.splitlines() if re.match(rf"{name}[ {{]", line)]
+    values = [line.rsplit(" ", 1)[1] for line in metrics.splitlines() if re.match(rf"{re.escape(name)}[ {{]", line)]
     return round(sum(map(float, values))) if values else None

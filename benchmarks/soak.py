@@ -97,7 +97,7 @@ class Soak:
                 self.series[f"{name}, open files"].append((now, files))
         self.series["disk in use"].append((now, disk_bytes(self.folder) / MIB))
         with suppress(httpx.TransportError):
-            used = await self.daemon.metric("lcpd_cache_ram_used_bytes")
+            used = await self.daemon.metric("lcpd_cache_used_bytes", tier="ram")
             self.series["arena in use"].append((now, used / MIB))
 
     def verdicts(self) -> list[Verdict]:

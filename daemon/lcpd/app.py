@@ -24,34 +24,48 @@ from lcpd.api.app import create_app
 from lcpd.api.context import Context
 from lcpd.api.drain import Drain
 from lcpd.api.guard import is_loopback
+from lcpd.api.metrics_port import metrics_app
 from lcpd.api.patience import Patience
 from lcpd.build import Build, require_active
+from lcpd.build.use import hold
 from lcpd.cache.arena import Arena, ArenaError
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.figures import Limits
 from lcpd.cache.fingerprint import Fingerprint, fingerprint, read_model
 from lcpd.cache.isolation import Isolation
 from lcpd.cache.store import DiskStore
-from lcpd.cache.tier import DiskTier
+from lcpd.cache.tier import ANSWER_WITHIN, DiskTier
 from lcpd.carry_over import NAME, STOP_WITHIN, CarryOver, FirstWord, open_arena, save_slots
 from lcpd.chat.client import ChatClient, ChatSettings, ChatUnavailable
 from lcpd.config import ConfigError, Settings
-from lcpd.config.loader import KEY_VARIABLES
+from lcpd.config.settings import ModelSettings
+from lcpd.deadline import Deadline
 from lcpd.engine import protocol as p
 from lcpd.engine.policy import RestartPolicy
-from lcpd.engine.supervisor import Supervisor, WorkerSettings
+from lcpd.engine.supervisor import Listeners, Supervisor, WorkerSettings
 from lcpd.engine.threads import free_cores
 from lcpd.fdstore import BadSocket, ServiceManager, feed_watchdog, report
-from lcpd.keys import Key, KeyFileError, Keyring, read_keys
+from lcpd.key_sources import KeySources
+from lcpd.keys import Keyring
 from lcpd.metrics import Metrics
+from lcpd.metrics.live import Live
 from lcpd.models import resolve
 from lcpd.paths import dirs
+from lcpd.planning.at_load import DoesNotFit, plan_load
+from lcpd.planning.loaded import LoadedMemory
+from lcpd.planning.plan import MemoryPlan
+from lcpd.room import SPARE, available
 from lcpd.scheduler.dispatcher import Dispatcher
+from lcpd.scheduler.embeddings import Embeddings
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.request import Request
 from lcpd.sleep import Sleeper
+from lcpd.tracing import exporting
 from lcpd.watchdog import Facts, Lookout, limits
 
 log = logging.getLogger("lcpd")
+_LINGER = 10.0
+"""Seconds."""
 _CANCEL_WITHIN = 1.0
 """Seconds that requests which `server.drain_timeout` was too short for get to end when they are cancelled."""
 FLUSH_WITHIN = 20.0
@@ -69,11 +83,15 @@ class Plan:
     model: Path
     model_id: str
     template: str | None
+    key_sources: KeySources
     keys: Keyring
+    """Of these sources, brought up to date on SIGHUP."""
+    memory: MemoryPlan | None
+    """What the model is going to take; None where its header says too little."""
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGINT or SIGTERM; returns the exit status.
+    """Run until SIGINT or SIGTERM; returns the exit status.  SIGHUP has the keys read again.
 
     Raises BuildMissing, ModelMissing, BadReference or ConfigError before anything is started.
     """
@@ -82,24 +100,44 @@ def run(settings: Settings) -> int:
     faulthandler.enable()
     manager = ServiceManager.from_environment(os.environ)
     plan = make_plan(settings)
-    return asyncio.run(_serve(plan, manager))
+    try:
+        in_use = hold(plan.build)
+    except OSError as error:
+        # A file system without locks: there, only `lcpd build --force` by hand removes what runs.
+        log.info("that the build %s is in use cannot be noted: %s", plan.build.key, error)
+        in_use = -1
+    deadline = Deadline()
+    try:
+        return asyncio.run(_serve(plan, manager, deadline))
+    finally:
+        deadline.cancel()
+        if in_use >= 0:
+            os.close(in_use)
 
 
 def make_plan(settings: Settings, environment: MutableMapping[str, str] = os.environ) -> Plan:
-    """Find the build, the model and the files that the settings name.
+    """Find the build, the model and the files that the settings name, and choose what is automatic in them.
 
     Keys are taken out of `environment`, which the child processes inherit.
     """
     model = resolve(settings.model.ref, dirs())
+    sources = KeySources(settings, environment)
     is_file = settings.model.ref.endswith(".gguf")
     template = settings.model.chat_template_file
+    build = require_active()
+    try:
+        at_load = plan_load(settings, model, build)
+    except DoesNotFit as error:
+        raise ConfigError(str(error).splitlines()) from error
     return Plan(
-        settings=settings,
-        build=require_active(),
+        settings=at_load.settings,
+        build=build,
         model=model,
         model_id=settings.model.alias or (model.stem if is_file else settings.model.ref),
         template=_read("model.chat_template_file", template) if template else None,
-        keys=keyring(settings, environment),
+        key_sources=sources,
+        keys=sources.read(),
+        memory=at_load.plan,
     )
 
 
@@ -110,49 +148,21 @@ def _read(setting: str, path: Path) -> str:
         raise ConfigError([f"{setting}: {path} cannot be read: {error}"]) from error
 
 
-def keyring(settings: Settings, environment: MutableMapping[str, str]) -> Keyring:
-    """All keys of the settings' files and of the variables, which are taken out of `environment`.
-
-    Raises ConfigError.
-    """
-    server = settings.server
-    try:
-        return Keyring(
-            _keys("server.api_key_file", server.api_key_file, environment),
-            _keys("server.admin_key_file", server.admin_key_file, environment),
-        )
-    except ValueError as error:
-        raise ConfigError([f"server.api_key_file, server.admin_key_file: {error}"]) from error
-
-
-def _keys(setting: str, path: Path | None, environment: MutableMapping[str, str]) -> list[Key]:
-    """The keys of a setting's file and of its variable together."""
-    variable = KEY_VARIABLES[setting]
-    sources = [(f"{setting}: {path}", _read(setting, path))] if path else []
-    if (text := environment.pop(variable, None)) is not None:
-        sources.append((f"environment {variable}", text))
-    keys: list[Key] = []
-    for where, text in sources:
-        try:
-            lines = read_keys(text, where)
-        except KeyFileError as error:
-            raise ConfigError(error.problems) from error
-        if not lines:
-            # No API key at all would mean that none is asked for.
-            raise ConfigError([f"{where} holds no key; write one a line, as `lcpd key new NAME` prints it"])
-        for key in (line.key for line in lines):
-            if any(key.digest == other.digest or key.name == other.name for other in keys):
-                raise ConfigError([f"{setting} and {variable} both have the key {key.name}; remove one of them"])
-            keys.append(key)
-    return keys
-
-
-async def _serve(plan: Plan, manager: ServiceManager) -> int:
+async def _serve(plan: Plan, manager: ServiceManager, deadline: Deadline) -> int:
     """Returns the exit status: 1 when a service manager waits for a model that cannot be loaded."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    at_terminal = os.isatty(0)
+
+    def hang_up() -> None:
+        if at_terminal and not os.isatty(0):
+            stop.set()  # the terminal is gone
+        else:
+            plan.key_sources.read_again(plan.keys)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     server = plan.settings.server
     passed = _passed_sockets(manager)
     _refuse_strangers(plan, [sock.getsockname() for sock in passed] or [(server.host, server.port)])
@@ -167,10 +177,13 @@ async def _serve(plan: Plan, manager: ServiceManager) -> int:
             # A request whose client is gone is cancelled, which stops its computing.
             handler_cancellation=True,
             shutdown_timeout=_CANCEL_WITHIN,
+            # Who goes on sending after the answer is listened to no longer than this.
+            lingering_time=min(server.client_timeout, _LINGER),
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await _listen(runner, passed, server.host, server.port)
+        await _serve_metrics(context, stack)
         log.info("lcpd %s serves %s on %s", __version__, plan.model_id, _addresses(runner))
         dispatcher, supervisor = context.dispatcher, context.supervisor
         lookout = Lookout(lambda: _facts(context), limits(plan.settings.engine))
@@ -184,7 +197,9 @@ async def _serve(plan: Plan, manager: ServiceManager) -> int:
         failed = reporting.done() and not reporting.result()
         reporting.cancel()
         # The settings may allow more time for this than the unit does.
-        extension = f"EXTEND_TIMEOUT_USEC={int(stop_within(plan.settings) * 1e6)}"
+        longest = stop_within(plan.settings)
+        deadline.begin(longest)
+        extension = f"EXTEND_TIMEOUT_USEC={int(longest * 1e6)}"
         manager.notify("STOPPING=1", extension, *([] if failed else ["STATUS=stopping"]))
         log.info("stopping: %d requests may finish within %g s", dispatcher.running, server.drain_timeout)
         # Where the socket was passed, who connects from now on waits for the next daemon.
@@ -236,6 +251,20 @@ async def _listen(runner: web.AppRunner, passed: list[socket.socket], host: str,
         raise ConfigError([f"{where} cannot be listened on: {error}"]) from error
 
 
+async def _serve_metrics(context: Context, stack: AsyncExitStack) -> None:
+    """Answer scrapers on `metrics.port`, if there is to be one; `stack` stops it.  Raises ConfigError."""
+    host, port = context.settings.metrics.host, context.settings.metrics.port
+    if not port:
+        return
+    runner = web.AppRunner(metrics_app(context), access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise ConfigError([f"metrics.host, metrics.port: {host}:{port} cannot be listened on: {error}"]) from error
+
+
 async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager | None = None) -> Context:
     """Start the engine and the chat process; `stack` stops them.  The engine loads in the background.
 
@@ -244,7 +273,7 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
     settings = plan.settings
     manager = manager or ServiceManager()
     metrics = Metrics()
-    arena, adopted = _make_arena(settings.cache.ram, manager)
+    arena, adopted = _make_arena(plan, manager)
     stack.callback(arena.close)
     manager.close_rest()
     cache = PromptCache(arena)
@@ -256,6 +285,7 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         cache=cache,
         send=lambda message: supervisor.send(message),
         metrics=metrics,
+        on_over=_trace(plan, stack),
     )
     isolation = _make_isolation(plan)
     stamp = _fingerprinter(plan, isolation)
@@ -263,7 +293,10 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
     carry_over = CarryOver(arena, cache, stamp, adopted) if arena.mapped > arena.size else None
     disk = _make_disk(settings, cache, metrics, busy=lambda: dispatcher.running > 0)
 
+    loaded_memory = LoadedMemory(plan.memory, metrics)
+
     def on_model(info: p.ModelInfo) -> None:
+        loaded_memory.on_model(info)
         if carry_over:
             carry_over.on_model(info)
         if disk:
@@ -275,7 +308,10 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         dispatcher.use_disk(disk)
     wanted = settings.cache.prewarm if settings.cache.ram else 0
     prewarmer = Prewarmer(dispatcher, cache, disk, metrics, wanted) if wanted else None
-    listener = FirstWord(dispatcher, on_model)
+    embeddings = make_embeddings(
+        plan.model_id, settings, lambda message: supervisor.send(message), dispatcher, metrics
+    )
+    listener = FirstWord(Listeners(dispatcher, embeddings), on_model)
     supervisor = Supervisor(worker_settings(plan, arena), listener)
     chat = ChatClient(
         ChatSettings(
@@ -285,7 +321,7 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
             memory_limit=settings.chat.memory_limit,
             call_timeout=settings.chat.call_timeout,
         ),
-        on_restart=lambda _: metrics.chat_restarts.inc(),
+        on_restart=lambda _: metrics.engine.chat_restarts.inc(),
     )
     stack.push_async_callback(supervisor.stop)
     stack.push_async_callback(chat.stop)
@@ -302,7 +338,7 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         stack.push_async_callback(anticipator.stop)
     if prewarmer:
         stack.push_async_callback(prewarmer.stop)
-    sleeper = Sleeper(supervisor, dispatcher, metrics, settings.engine.sleep_after)
+    sleeper = Sleeper(supervisor, dispatcher, settings.engine.sleep_after)
     stack.push_async_callback(sleeper.stop)
     supervisor.start()
     sleeper.start()
@@ -315,11 +351,14 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
         settings=settings,
         supervisor=supervisor,
         dispatcher=dispatcher,
+        embeddings=embeddings,
         cache=cache,
         disk=disk,
         isolation=isolation,
         chat=chat,
         metrics=metrics,
+        memory=loaded_memory,
+        live=Live(metrics, settings, plan.model_id, supervisor, chat),
         sleeper=sleeper,
         model_id=plan.model_id,
         model_names=frozenset({plan.model_id, settings.model.ref}),
@@ -329,9 +368,20 @@ async def start_parts(plan: Plan, stack: AsyncExitStack, manager: ServiceManager
     )
 
 
-def _make_arena(size: int, manager: ServiceManager) -> tuple[Arena, bool]:
+def _trace(plan: Plan, stack: AsyncExitStack) -> Callable[[Request, str], None]:
+    """Who is told of requests that are over, for traces.  Raises ConfigError."""
+    if not plan.settings.metrics.traces:
+        return lambda request, outcome: None
+    tracer = exporting(plan.model_id, plan.settings.metrics.traces)
+    stack.push_async_callback(asyncio.to_thread, tracer.stop)
+    return tracer.over
+
+
+def _make_arena(plan: Plan, manager: ServiceManager) -> tuple[Arena, bool]:
+    on_cpu = plan.build.backend == "cpu" or plan.settings.model.gpu_layers == 0
+    room = available() - SPARE - (plan.model.stat().st_size if on_cpu else 0)
     try:
-        return open_arena(manager, size)
+        return open_arena(manager, plan.settings.cache.ram, room)
     except ArenaError as error:
         raise ConfigError([f"cache.ram: {error}"]) from error
 
@@ -380,7 +430,7 @@ def _make_disk(settings: Settings, cache: PromptCache, metrics: Metrics, busy: C
 
 def stop_within(settings: Settings) -> float:
     """Seconds that a planned stop takes at most: one step after the other, and some on top."""
-    saving = STOP_WITHIN + FLUSH_WITHIN
+    saving = STOP_WITHIN + FLUSH_WITHIN + ANSWER_WITHIN
     return settings.server.drain_timeout + _CANCEL_WITHIN + saving + 2 * settings.engine.stop_timeout + 10
 
 
@@ -397,12 +447,36 @@ def policy_of(settings: Settings) -> Policy:
         checkpoint_interval=settings.cache.checkpoint_interval,
         save_after=settings.cache.save_after,
         save_every=settings.cache.save_every,
+        retry_grace=scheduler.retry_grace,
     )
+
+
+def make_embeddings(
+    model: str, settings: Settings, send: Callable[[p.ToWorker], None], dispatcher: Dispatcher, metrics: Metrics
+) -> Embeddings:
+    """What brings texts to the engine beside the dispatcher's requests."""
+    return Embeddings(
+        model,
+        send,
+        metrics,
+        queue_size=settings.server.queue_size,
+        timeout=settings.scheduler.queue_timeout,
+        calm=lambda: not dispatcher.suspects,
+        on_work=dispatcher.touch,
+    )
+
+
+def embedding_settings(model: ModelSettings) -> p.EmbeddingSettings | None:
+    """As the worker wants them; None where nothing is to be embedded."""
+    if model.embeddings == "off":
+        return None
+    return p.EmbeddingSettings(pooling=model.embeddings, n_ctx=model.embeddings_ctx)
 
 
 def worker_settings(plan: Plan, arena: Arena) -> WorkerSettings:
     """How this plan's worker is started and watched."""
     model, engine = plan.settings.model, plan.settings.engine
+    assert model.ctx != "auto" and model.kv != "auto", "make_plan has chosen them"
     return WorkerSettings(
         load=p.Load(
             model=plan.model_id,
@@ -425,6 +499,7 @@ def worker_settings(plan: Plan, arena: Arena) -> WorkerSettings:
                 max_stall=plan.settings.scheduler.max_stall_ms / 1000,
             ),
             arena_bytes=arena.mapped,
+            embeddings=embedding_settings(model),
         ),
         environment={
             "LLAMA_CPP_LIB_PATH": str(plan.build.lib_dir),

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +31,7 @@ from lcpd.cache.payloads import Payload
 from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import Listener
 from lcpd.fdstore import ServiceManager
+from lcpd.room import fitting
 from lcpd.scheduler.slots import Slot
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,8 @@ BUSY_INTERVAL = 60.0
 STOP_WITHIN = 20.0
 """Seconds that a planned stop may take to bring into the arena what slots hold."""
 _POLL = 0.01
+_BLOCK = 512
+"""Bytes; the unit of `st_blocks`."""
 _LOST_PATHS = 32
 """Conversations of which cache reports tell that a changed fingerprint is why they are computed again."""
 _VERIFY_REST = 3
@@ -67,13 +72,23 @@ class Slots(Protocol):
         """Begin to bring into the arena what an idle slot holds, as far as it is not there."""
 
 
-def open_arena(manager: ServiceManager, size: int) -> tuple[Arena, bool]:
-    """The arena of `size` bytes (`cache.ram`), and whether it is one that an earlier daemon has used.
+def open_arena(manager: ServiceManager, wanted: int, room: int = sys.maxsize) -> tuple[Arena, bool]:
+    """The arena of `wanted` bytes (`cache.ram`), and whether it is one that an earlier daemon has used.
 
-    Raises ArenaError where there is not so much memory; never because of what the service manager passed.
+    It is smaller where `room`, the bytes that are available, with those that the earlier one has taken up, is not
+    enough.  Raises ArenaError where memory cannot be had; never because of what the service manager passed.
     """
-    front = front_size(size) if manager.address else 0
     passed = manager.take(NAME)
+    taken = os.fstat(passed).st_blocks * _BLOCK if passed is not None else 0
+    size = fitting(wanted, room + taken)
+    if size < wanted:
+        log.warning(
+            "cache.ram: %d MiB do not fit into the %d MiB that are available beside the model: it has %d MiB",
+            wanted >> 20,
+            max(0, room + taken) >> 20,
+            size >> 20,
+        )
+    front = front_size(size) if manager.address else 0
     if passed is not None:
         try:
             return Arena.adopt(passed, size, front), True

@@ -185,6 +185,10 @@ class Keyring:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two keys are called {twice}; give one of them another name")
 
+    def become(self, other: Keyring) -> None:
+        """Have the keys of another one from now on."""
+        self.keys, self.asked_for, self.has_admins = other.keys, other.asked_for, other.has_admins
+
     def find(self, authorization: str | None, x_api_key: str | None) -> Key | None:
         """The key that a request carries, as a bearer token or in x-api-key; of two an admin's, else the former."""
         scheme, _, token = (authorization or "").partition(" ")

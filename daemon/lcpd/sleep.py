@@ -16,7 +16,6 @@ from contextlib import suppress
 
 from lcpd.carry_over import save_slots
 from lcpd.engine.supervisor import State, Supervisor
-from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
 
 log = logging.getLogger(__name__)
@@ -30,11 +29,10 @@ class CannotSleep(RuntimeError):
 class Sleeper:
     """Owns the way into sleep.  For one event loop."""
 
-    def __init__(self, supervisor: Supervisor, dispatcher: Dispatcher, metrics: Metrics, after: float = 0.0) -> None:
+    def __init__(self, supervisor: Supervisor, dispatcher: Dispatcher, after: float = 0.0) -> None:
         """`after`: seconds without any request after which it falls asleep; 0: never."""
         self._supervisor = supervisor
         self._dispatcher = dispatcher
-        self._metrics = metrics
         self._after = after
         self._dozing: asyncio.Task[bool] | None = None
         self._stopping = False
@@ -83,7 +81,6 @@ class Sleeper:
         if self._dozing is not None:
             self._dozing.cancel()
         self._supervisor.wake()
-        self._metrics.sleeping.set(0)
 
     async def _doze(self) -> bool:
         dispatcher = self._dispatcher
@@ -100,7 +97,6 @@ class Sleeper:
         if self._wanted:
             self._supervisor.wake()
             return False
-        self._metrics.sleeping.set(1)
         log.info("the engine sleeps: its memory is free, the prompt cache is kept")
         return True
 

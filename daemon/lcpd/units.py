@@ -17,7 +17,7 @@ UNITS = ("lcpd.service", "lcpd.socket", "lcpd@.service", "lcpd@.socket")
 _FOR_USER_AND_FOLDERS = ("sysusers.d", "tmpfiles.d")
 LISTEN = "127.0.0.1:8080"
 """Where lcpd listens if nothing is said."""
-_KNOWN_FROM = {"FileDescriptorStorePreserve": 254}
+_KNOWN_FROM = {"FileDescriptorStorePreserve": 254, "RefreshOnReload": 260}
 """Versions of systemd before which a key is unknown, and would be warned about at every start."""
 _SEAL = "# Written by `lcpd systemd install`; changed since if this is not the rest's sha256: "
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")

@@ -67,6 +67,14 @@ def test_keys_come_from_the_credentials(installed: Container) -> None:
     assert installed.ask("/v1/models")[0] == 200
 
 
+def test_a_reload_has_the_keys_read_again_and_restarts_nothing(installed: Container) -> None:
+    before = installed.property("MainPID")
+    installed.run("systemctl", "reload", "lcpd.service")
+    assert installed.ask("/v1/models")[0] == 200
+    assert "keys were read again: 1" in installed.journal()
+    assert (installed.property("MainPID"), installed.property("ActiveState")) == (before, "active")
+
+
 def test_the_arena_is_kept_by_systemd(installed: Container) -> None:
     assert installed.property("NFileDescriptorStore") == "1"
 

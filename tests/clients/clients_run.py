@@ -26,12 +26,19 @@ RUN_WITHIN = 120
 
 def npm_program(package: str, version: str, name: str) -> Path:
     """A program of an npm package; the test is skipped where it is not installed and is not to be, or cannot be."""
-    for needed in ("node", "npm"):
-        if shutil.which(needed) is None:
-            pytest.skip(f"{needed} is not installed")
+    _need_node()
     folder = _folder(package, version)
     install = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
     return _installed(f"{package}@{version}", folder / "node_modules" / ".bin" / name, [install])
+
+
+def npm_modules(*packages: str) -> Path:
+    """The ``node_modules`` of packages such as "openai@7.1.0", together; skips as `npm_program` does."""
+    _need_node()
+    folder = dirs().cache / "clients" / "-".join(package.strip("@").replace("/", "-") for package in packages)
+    install = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", *packages]
+    # npm writes this file last of all.
+    return _installed(" ".join(packages), folder / "node_modules" / ".package-lock.json", [install]).parent
 
 
 def pypi_program(package: str, version: str, name: str) -> Path:
@@ -40,6 +47,12 @@ def pypi_program(package: str, version: str, name: str) -> Path:
     create = [sys.executable, "-m", "venv", str(folder)]
     install = [str(folder / "bin" / "pip"), "install", "--quiet", f"{package}=={version}"]
     return _installed(f"{package}=={version}", folder / "bin" / name, [create, install])
+
+
+def _need_node() -> None:
+    for needed in ("node", "npm"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"{needed} is not installed")
 
 
 def _folder(package: str, version: str) -> Path:

@@ -1,4 +1,4 @@
-"""The clients but Codex: what is different about each."""
+"""The clients: what is different about each.  What Codex alone has is in test_clients_codex.py."""
 
 from __future__ import annotations
 
@@ -39,15 +39,23 @@ class Headless:
     """The tool's, for a command."""
     forgets: str = ""
     """Where a resumed prompt parts from the one before: what it leaves out then; "": nothing."""
+    own: str = ""
+    """Where it has no tool: what the prompts of its conversation have in them."""
     side: str = ""
     """What is in the prompts of an agent of its own, which has the same tool; "": there is none."""
     variables: dict[str, str] = field(default_factory=dict)
     """Environment that a run without network or terminal needs; the configuration is that of ``lcpd connect``."""
     impatience: tuple[Impatience, ...] = ()
+    config: str = ""
+    """The file in the home folder in which ``lcpd connect`` sets how long it waits; "": it has no limit."""
+    patience: tuple[str, ...] = ()
+    """The names under which it does."""
 
 
 _QWEN_MODEL = ("modelProviders", "openai", 0, "generationConfig")
 _AIDER = ("--no-git", "--yes-always", "--no-check-update", "--no-show-model-warnings", "--analytics-disable")
+CODEX = "0.171.0"
+_CODEX = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 HEADLESS = {
     "claude-code": Headless(
         lambda: npm_program("@anthropic-ai/claude-code", "2.1.332", "claude"),
@@ -58,6 +66,8 @@ HEADLESS = {
         lambda command: {"command": command, "description": "Print the sum"},
         variables={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_RETRIES": "0"},
         # It waits for minutes whatever CLAUDE_STREAM_IDLE_TIMEOUT_MS says, so its patience cannot be scaled down.
+        config=".claude/settings.json",
+        patience=("CLAUDE_STREAM_IDLE_TIMEOUT_MS", "API_TIMEOUT_MS", "API_FORCE_IDLE_TIMEOUT"),
     ),
     "opencode": Headless(
         lambda: npm_program("opencode-ai", "1.18.33", "opencode"),
@@ -68,6 +78,8 @@ HEADLESS = {
         lambda command: {"command": command, "description": "Print the sum"},
         variables={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
         impatience=(Impatience(".config/opencode/opencode.json", ("provider", "lcpd", "options", "chunkTimeout")),),
+        config=".config/opencode/opencode.json",
+        patience=("timeout",),
     ),
     "qwen-code": Headless(
         lambda: npm_program("@qwen-code/qwen-code", "0.24.4", "qwen"),
@@ -82,6 +94,8 @@ HEADLESS = {
             # For the headers.  Its streamIdleTimeoutMs counts chunks alone, not comments.
             Impatience(".qwen/settings.json", (*_QWEN_MODEL, "timeout")),
         ),
+        config=".qwen/settings.json",
+        patience=("timeout", "streamIdleTimeoutMs", "QWEN_STREAM_MAX_LIFETIME_MS"),
     ),
     "pi": Headless(
         lambda: npm_program("@mariozechner/pi-coding-agent", "0.73.1", "pi"),
@@ -102,12 +116,27 @@ HEADLESS = {
                 ".cline/data/settings/providers.json", ("providers", "openai-compatible", "settings", "timeout")
             ),
         ),
+        config=".cline/data/settings/providers.json",
+        patience=("timeout",),
     ),
     "aider": Headless(
         lambda: pypi_program("aider-chat", "0.86.1", "aider"),
         (*_AIDER, "--message"),
         (*_AIDER, "--restore-chat-history", "--message"),
         3_000,
+        own="I am not sharing any files",
+        config=".aider.conf.yml",
+        patience=("timeout",),
+    ),
+    "codex": Headless(
+        lambda: npm_program("@openai/codex", CODEX, "codex"),
+        ("exec", *_CODEX),
+        ("exec", *_CODEX, "resume", "--last"),
+        35_000,
+        "exec_command",
+        lambda command: {"cmd": command},
+        config=".codex/config.toml",
+        patience=("stream_idle_timeout_ms",),
     ),
 }
 WITH_TOOLS = [name for name, facts in HEADLESS.items() if facts.tool]

@@ -1,83 +1,17 @@
-"""The other clients, headless, as ``lcpd connect CLIENT --apply`` configures them in an empty home."""
+"""The clients, headless, as ``lcpd connect CLIENT --apply`` configures them in an empty home."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from clients_run import connect, end_all_at_home, run_client
-from clients_table import HEADLESS, WITH_TOOLS, Headless
-from clients_traffic import Asked, Traffic
+from clients_client import ECHO, each
+from clients_table import HEADLESS, WITH_TOOLS
+from clients_traffic import Traffic
 
 pytestmark = pytest.mark.clients
-# The sum is in a prompt only when the command has really run.
-ECHO = "echo lcpd-$((40 + 2))"
 PREFILL = 8.0
 """Seconds; four times the patience that the clients are left with."""
 BATCH = 64
 """Tokens that the scripted worker computes at a time."""
-
-
-class Client:
-    """A client with a home and a folder to work in."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.facts: Headless = HEADLESS[name]
-        self._name = name
-        self._program = str(self.facts.program())
-        self.home, self.work = folder / "home", folder / "work"
-        self.home.mkdir()
-        self.work.mkdir()
-
-    async def connect(self, url: str) -> None:
-        await connect(self._name, url, self.home)
-
-    async def ask(self, text: str) -> str:
-        """What is answered to the first text of a session."""
-        return await self._run(*self.facts.first, text)
-
-    async def ask_again(self, text: str) -> str:
-        """What is answered to the next one of the same session."""
-        return await self._run(*self.facts.again, text)
-
-    async def _run(self, *arguments: str) -> str:
-        return await run_client([self._program, *arguments], self.work, HOME=str(self.home), **self.facts.variables)
-
-    def make_impatient(self) -> None:
-        """Scale its patience down, which ``lcpd connect`` has set to half an hour."""
-        for one in self.facts.impatience:
-            file = self.home / one.file
-            whole = value = json.loads(file.read_text())
-            for key in one.place[:-1]:
-                value = value[key]
-            value[one.place[-1]] = one.value
-            file.write_text(json.dumps(whole))
-
-    def call(self, command: str) -> str:
-        """A reply of the scripted worker that runs a command."""
-        return f"<tool>{self.facts.tool} {json.dumps(self.facts.arguments(command))}</tool>"
-
-    @property
-    def offer(self) -> str:
-        """What prompts of the conversation have in them, and those of titles and the like have not."""
-        return f'"name":"{self.facts.tool}"' if self.facts.tool else ""
-
-    def conversation(self, traffic: Traffic) -> list[Asked]:
-        """The prompts of the conversation alone."""
-        side = self.facts.side
-        return [one for one in traffic(self.offer) if not side or side not in one.text]
-
-
-@pytest.fixture
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
-    yield Client(request.param, tmp_path)
-    end_all_at_home(tmp_path / "home")
-
-
-def each(names: list[str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("client", names, indirect=True)
 
 
 @each(WITH_TOOLS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import os
 import random
+import threading
 
 import httpx
 import pytest
@@ -81,8 +84,11 @@ def post(daemon, path, body, **headers):
         (CHAT, {"messages": HI, "grammar": 5}, 400, "grammar"),
         (TEXT, {}, 400, "prompt"),
         (TEXT, {"prompt": 5}, 400, "prompt"),
-        (TEXT, {"prompt": ["a", "b"]}, 400, "prompt"),
-        (TEXT, {"prompt": [1, "b"]}, 400, "prompt"),
+        (TEXT, {"prompt": []}, 400, "prompt"),
+        (TEXT, {"prompt": [1, ["b"]]}, 400, "prompt"),
+        (TEXT, {"prompt": ["a", ""]}, 400, "prompt"),
+        (TEXT, {"prompt": ["a"] * 17}, 400, "prompt"),
+        (TEXT, {"prompt": [[999_999], "b"]}, 400, "prompt"),
         (TEXT, {"prompt": [999_999]}, 400, "prompt"),
         (TEXT, {"prompt": ""}, 400, "prompt"),
         (TEXT, {"prompt": "x", "echo": True}, 400, "echo"),
@@ -100,6 +106,7 @@ SCHEMAS = {
     "nonsense": {"type": "nonsense"},
     "reference": {"$ref": "#/nowhere"},
     "keyword": {"type": "object", "properties": {"a": {"not": {}}}},
+    "number": {"type": "object", "properties": {"a": {"type": "number", "maximum": 1}}},
     "pattern": {"type": "string", "pattern": "^(a$"},
     "unanchored": {"type": "string", "pattern": "a"},
 }
@@ -166,8 +173,6 @@ def test_a_grammar_that_takes_for_ever_is_given_up_and_the_engine_does_not_notic
 
 
 def test_a_sampler_that_fails_ends_its_own_reply_only(daemon):
-    import threading
-
     replies = []
     bystander = threading.Thread(
         target=lambda: replies.append(
@@ -261,6 +266,78 @@ def test_other_machines_are_answered_without_a_key_only_if_that_is_meant(start_d
     if not starts:
         assert daemon.process.wait(timeout=60) == 2
         assert "server.host" in daemon.log and "--insecure" in daemon.log
+
+
+class Visits(http.server.BaseHTTPRequestHandler):
+    """A server of this machine that nobody is to ask for anything."""
+
+    seen: list[str]
+
+    def do_GET(self):
+        self.seen.append(self.path)
+        self.send_error(404)
+
+    do_POST = do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def visits():
+    """The URL of such a server, and which paths it was asked for."""
+    handler = type("Handler", (Visits,), {"seen": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}", handler.seen
+        server.shutdown()
+
+
+def test_no_route_fetches_or_opens_what_a_body_names(daemon, visits, tmp_path):
+    url, seen = visits
+    file = tmp_path / "secret.txt"
+    file.write_text("correcthorsebattery")
+    named = [f"{url}/x.png", f"file://{file}", str(file), os.path.relpath(file)]
+    parts = [
+        lambda name: {"type": "image_url", "image_url": {"url": name}},
+        lambda name: {"type": "image_url", "image_url": name},
+        lambda name: {"type": "input_image", "image_url": name},
+        lambda name: {"type": "image", "source": {"type": "url", "url": name}},
+        lambda name: {"type": "document", "source": {"type": "url", "url": name}},
+        lambda name: {"type": "file", "file": {"file_id": name, "file_url": name}},
+        lambda name: {"type": "input_file", "file_url": name},
+        lambda name: {"type": "input_audio", "input_audio": {"url": name}},
+        lambda name: {"type": "video_url", "video_url": {"url": name}},
+    ]
+    chats = (CHAT, CLAUDE, f"{CLAUDE}/count_tokens", "/v1/responses", "/v1/responses/input_tokens", "/apply-template")
+    for name in named:
+        for path in chats:
+            for part in parts:
+                for role in ("user", "tool") if path == CHAT else ("user",):
+                    message = {
+                        "role": role,
+                        "content": [{"type": "text", "text": "x"}, part(name)],
+                        "tool_call_id": "c",
+                    }
+                    body = {"messages": [message], "input": [message], "max_tokens": 1}
+                    response = post(daemon, path, body)
+                    assert response.status_code == (200 if role == "tool" else 400), (path, body, response.text)
+                    assert "correcthorse" not in response.text
+        elsewhere = dict.fromkeys(("grammar_file", "chat_template", "chat_template_file", "lora_path", "user"), name)
+        for path, body in ((TEXT, {"prompt": name}), (CHAT, {"messages": HI}), ("/tokenize", {"content": name})):
+            response = post(daemon, path, {**body, **elsewhere, "max_tokens": 1})
+            assert response.status_code == 200 and "correcthorse" not in response.text
+        assert post(daemon, CHAT, {"messages": HI, "model": name}).status_code == 404
+    assert seen == []
+
+
+def test_a_body_cannot_bring_a_template_along(daemon):
+    plain = post(daemon, "/apply-template", {"messages": HI}).json()
+    for field in ("chat_template", "template", "chat_template_jinja"):
+        for more in ({field: "{{ 7 * 6 }}"}, {"chat_template_kwargs": {field: "{{ 7 * 6 }}"}}):
+            assert post(daemon, "/apply-template", {"messages": HI, **more}).json() == plain
+    told = post(daemon, "/apply-template", {"messages": [{"role": "user", "content": "{{ 7 * 6 }}"}]}).json()["prompt"]
+    assert "{{ 7 * 6 }}" in told
 
 
 def test_random_bodies_never_make_a_500_and_the_daemon_goes_on(daemon):

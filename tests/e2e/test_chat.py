@@ -77,11 +77,41 @@ def test_a_request_for_more_tokens_than_fit_is_clamped_not_refused(client):
     assert ask(client, max_tokens=10_000_000).choices[0].finish_reason == "stop"
 
 
+def test_a_prompt_of_28673_tokens_with_4096_for_the_reply_is_answered(client, daemon):
+    assert daemon.health()["engine"]["n_ctx"] == 32_768
+    prompt = [300 + number % 97 for number in range(28_673)]
+    reply = client.completions.create(
+        model="demo:hybrid", prompt=prompt, max_tokens=4096, temperature=0, stop=["e", "a"]
+    )
+    assert (reply.usage.prompt_tokens, reply.choices[0].finish_reason) == (28_673, "stop")
+
+
+def test_several_prompts_are_answered_as_each_of_them_alone(client):
+    prompts = ["Read the file", [541, 4035, 4053], "def f(x):"]
+    fields = {"model": "demo:hybrid", "max_tokens": 8, "temperature": 0}
+    alone = [client.completions.create(prompt=prompt, **fields) for prompt in prompts]
+    together = client.completions.create(prompt=prompts, **fields)
+    assert [choice.index for choice in together.choices] == [0, 1, 2]
+    assert [choice.text for choice in together.choices] == [reply.choices[0].text for reply in alone]
+    assert together.usage.prompt_tokens == sum(reply.usage.prompt_tokens for reply in alone)
+    assert together.usage.completion_tokens == 24
+    streamed = ["", "", ""]
+    for chunk in client.completions.create(prompt=prompts, stream=True, **fields):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+    assert streamed == [choice.text for choice in together.choices]
+
+
 def test_a_stop_string_is_not_part_of_the_reply(client):
     whole = ask(client).choices[0].message.reasoning_content
     cut = ask(client, stop=[whole[10:16]]).choices[0]
     assert cut.message.reasoning_content == whole[: whole.index(whole[10:16])]
     assert cut.finish_reason == "stop"
+
+
+def test_a_reply_that_is_stopped_at_its_first_letter_is_an_empty_message(client):
+    message = ask(client, stop=["T"]).choices[0].message
+    assert (message.role, message.content, message.tool_calls) == ("assistant", "", None)
 
 
 def test_structured_output_obeys_its_schema(client):

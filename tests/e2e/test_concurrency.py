@@ -159,7 +159,7 @@ async def test_an_interactive_request_overtakes_background_ones_and_takes_a_slot
     parts: Parts, oracle: Oracle
 ) -> None:
     prompts = [oracle.tokenize(table(seed, 4)) for seed in range(60, 67)]
-    preemptions = parts.metric("lcpd_preemptions_total")
+    preemptions = parts.metric("lcpd_num_preemptions_total")
     background = [parts.submit(prompt, 40, priority="background") for prompt in prompts[:-1]]
     running, queued = background[:SLOTS], background[SLOTS:]
     followed = asyncio.ensure_future(gather([follow(generation) for generation in background]))
@@ -168,7 +168,7 @@ async def test_an_interactive_request_overtakes_background_ones_and_takes_a_slot
     replies = [await follow(urgent), *await followed]
     order = [message.request for message in parts.of(p.Started)]
     assert all(order.index(urgent.id) < order.index(late.id) for late in queued)
-    assert parts.metric("lcpd_preemptions_total") > preemptions
+    assert parts.metric("lcpd_num_preemptions_total") > preemptions
     check(oracle, replies)
 
 
@@ -201,7 +201,7 @@ async def test_with_a_third_of_the_cells_all_replies_are_completed_through_parki
     async with running_parts(kind, model={"slots": SLOTS, "ctx": cells, "batch": BATCH}) as parts:
         replies = await gather([parts.run(prompt, length) for prompt, length in jobs])
         assert [len(reply.tokens) for reply in replies] == [length for _, length in jobs]
-        assert parts.metric("lcpd_preemptions_total") > 0
+        assert parts.metric("lcpd_num_preemptions_total") > 0
         assert parts.of(p.Parked)
         assert parts.of(p.Saved), "what was parked came back from RAM"
         assert not parts.of(p.Failed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import signal
+import time
 from pathlib import Path
 
 import anthropic
@@ -22,6 +24,31 @@ def chat(daemon, key, **fields):
     return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=key, max_retries=0, timeout=120).chat.completions.create(
         model="demo:hybrid", messages=PROMPT, temperature=0, **{"max_tokens": 4, **fields}
     )
+
+
+def test_keys_are_read_again_on_sighup_and_streams_go_on(start_daemon, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("ada sk-one\n")
+    daemon = start_daemon("--api-key-file", str(keys))
+    stream = iter(chat(daemon, "sk-one", stream=True, max_tokens=3000, extra_body={"ignore_eos": True}))
+    next(stream)
+
+    def reread(text: str, logged: str) -> None:
+        keys.write_text(text)
+        daemon.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while logged not in daemon.log:
+            assert time.monotonic() < deadline, daemon.log
+            time.sleep(0.02)
+
+    reread("bob sk-two\n", "keys were read again: 1, of which 1 are new; 1 are gone")
+    assert chat(daemon, "sk-two").usage.completion_tokens > 0
+    with pytest.raises(openai.AuthenticationError):
+        chat(daemon, "sk-one")
+    reread("bob sk-two twice=1\n", "the keys stay as they were: server.api_key_file")
+    assert chat(daemon, "sk-two").usage.completion_tokens > 0
+    *_, last = stream
+    assert last.choices[0].finish_reason == "length", "the stream of the key that is gone went on to its end"
 
 
 def cached(reply) -> int:

@@ -73,9 +73,11 @@ def test_prompt_tokens_are_counted_by_where_they_came_from(start_model):
         total, cached = total + length, cached + reused
     text = httpx.get(f"{daemon.url}/metrics").text
     samples = {
-        (s.name, s.labels.get("source")): s.value for f in text_string_to_metric_families(text) for s in f.samples
+        (s.name, s.labels.get("source") or s.labels.get("class")): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
     }
     sources = ("vram", "shared", "ram")
     assert sum(samples[("lcpd_prompt_tokens_total", source)] for source in sources) == cached
     assert samples[("lcpd_prompt_tokens_total", "computed")] == total - cached
-    assert samples[("lcpd_time_to_first_token_seconds_count", None)] == 3
+    assert samples[("lcpd_time_to_first_token_seconds_count", "interactive")] == 3

@@ -33,7 +33,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     garbage_hello: bool = False
     """Answer the hello with bytes that are no frame."""
     supports_thinking: bool = False
+    infill_lacks: list[str] = []
+    """Names of the tokens that the vocabulary lacks for code between code."""
 
 
 def chat_command(**script: Any) -> tuple[str, ...]:
@@ -128,9 +131,10 @@ def _call(name: str, arguments: str) -> str:
 
 
 class Parser:
-    """One reply being parsed."""
+    """One reply being parsed; its calls get the next of `numbers`, since clients take the same id for the same call."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
         self._text = ""
         self._message: Json = {"role": "assistant", "content": None}
 
@@ -145,7 +149,7 @@ class Parser:
         for index in range(len(self._message.get("tool_calls", [])), len(calls)):
             name, arguments = calls[index]
             function = {"name": name, "arguments": arguments}
-            call = {"index": index, "id": f"call_{index}", "type": "function", "function": function}
+            call = {"index": index, "id": f"call_{next(self._numbers)}", "type": "function", "function": function}
             deltas.append({"tool_calls": [call]})
         for delta in deltas:
             add_delta(self._message, delta)
@@ -178,6 +182,7 @@ class Service:
         self._script = script
         self._send_raw = send_raw
         self._parsers: dict[int, Parser] = {}
+        self._numbers = count()
         self._replays = Replays()
 
     def answer(self, call: p.ToChat) -> p.FromChat:
@@ -206,11 +211,13 @@ class Service:
                 prompt = vocab.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
                 return _rendered(call.call, prompt, [], msgspec.json.decode(call.body))
             case p.Tokenize():
-                parts = [call.text] if isinstance(call.text, str) else call.text
-                tokens = [
-                    token for part in parts for token in ([part] if isinstance(part, int) else vocab.encode(part))
-                ]
-                return p.Tokenized(call.call, _packed(tokens))
+                return p.Tokenized(call.call, _packed(_mixed(call.text)))
+            case p.Infill():
+                parts = [call.prefix, call.prompt, "[gap]", call.suffix]
+                tokens = [token for part in parts for token in _mixed(part)]
+                return _rendered(call.call, tokens, [], msgspec.json.decode(call.body))
+            case p.Pair():
+                return p.Tokenized(call.call, _packed(vocab.encode(f"{call.query}|{call.document}")))
             case p.Detokenize():
                 return p.Texts(call.call, [vocab.decode(unpack(run).tolist()) for run in call.runs])
             case p.Spell():
@@ -223,6 +230,9 @@ class Service:
             case p.Remember():
                 self._replays.remember(call.prompt, unpack(call.reply))
                 return p.Done(call.call)
+            case p.Forget():
+                self._replays.forget()
+                return p.Done(call.call)
             case p.Push():
                 return self._push(call)
             case p.Close():
@@ -233,7 +243,7 @@ class Service:
 
     def _push(self, call: p.Push) -> p.FromChat:
         if call.fields is not None:
-            self._parsers[call.stream] = Parser()
+            self._parsers[call.stream] = Parser(self._numbers)
         parser = self._parsers.get(call.stream)
         if parser is None:
             return p.Problem(call.call, f"reply {call.stream} is not open")
@@ -246,8 +256,14 @@ class Service:
 
 def _same(written: Tokens, generated: Tokens) -> bool:
     """Both begin with the mark of the assistant's messages."""
-    first, second = (Parser().push(vocab.decode(tokens[1:].tolist()), True)[1] for tokens in (written, generated))
+    first, second = (Parser(count()).push(vocab.decode(tokens[1:].tolist()), True)[1] for tokens in (written, generated))
     return same_message(first or {}, second or {})
+
+
+def _mixed(text: str | list[str | int]) -> list[int]:
+    """Tokens of a text, or of texts and tokens in turn."""
+    parts = [text] if isinstance(text, str) else text
+    return [token for part in parts for token in ([part] if isinstance(part, int) else vocab.encode(part))]
 
 
 def _readable(call: p.ToChat) -> str:
@@ -303,7 +319,14 @@ def main() -> int:
             channel.send(p.Problem(call.call, script.problem))
             return 4
         caps = {"supports_tools": True, "supports_system_role": True}
-        info = {"caps": caps, "supports_thinking": script.supports_thinking, "explicit": False, "source": "fake"}
+        info = {
+            "infill_lacks": script.infill_lacks,
+            "caps": caps,
+            "supports_thinking": script.supports_thinking,
+            "explicit": False,
+            "source": "fake",
+        }
+        info["infill_lacks"] = script.infill_lacks
         channel.send(p.Opened(call.call, msgspec.json.encode(info), vocab.N_VOCAB))
         service = Service(script, sock.sendall)
         while True:

@@ -13,15 +13,16 @@ from fakes.worker import load, worker_command
 from lcpd.anticipation.driver import Anticipator
 from lcpd.api.app import create_app
 from lcpd.api.context import Context
-from lcpd.app import policy_of
+from lcpd.app import embedding_settings, make_embeddings, policy_of
 from lcpd.cache.arena import Arena
 from lcpd.cache.cache import PromptCache
 from lcpd.chat.client import ChatClient, ChatSettings
 from lcpd.config import Settings
 from lcpd.config import load as load_settings
 from lcpd.engine.policy import RestartPolicy
-from lcpd.engine.supervisor import State, Supervisor, WorkerSettings
+from lcpd.engine.supervisor import Listeners, State, Supervisor, WorkerSettings
 from lcpd.metrics import Metrics
+from lcpd.metrics.live import Live
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.sleep import Sleeper
 
@@ -50,31 +51,39 @@ async def start_daemon(
         send=lambda message: supervisor.send(message),
         metrics=metrics,
     )
+    embeddings = make_embeddings("fake", settings, lambda message: supervisor.send(message), dispatcher, metrics)
     supervisor = Supervisor(
         WorkerSettings(
-            load=load(slots=settings.model.slots, n_ctx=settings.model.ctx or 4096, arena_bytes=arena.size),
+            load=load(
+                slots=settings.model.slots,
+                n_ctx=settings.model.ctx or 4096,
+                arena_bytes=arena.size,
+                embeddings=embedding_settings(settings.model),
+            ),
             descriptors=(arena.fd,),
             command=worker_command(**(script or {})),
             restart=RestartPolicy(backoff=0.05, crash_limit=settings.engine.crash_limit),
             stop_timeout=2,
         ),
-        dispatcher,
+        Listeners(dispatcher, embeddings),
     )
     chat = ChatClient(
         ChatSettings(Path("fake.gguf"), None, Path("/nowhere"), 1 << 30, 20, chat_command()),
-        on_restart=lambda _: metrics.chat_restarts.inc(),
+        on_restart=lambda _: metrics.engine.chat_restarts.inc(),
     )
     anticipator = Anticipator(chat, dispatcher, patience=0) if settings.cache.anticipate else None
-    sleeper = Sleeper(supervisor, dispatcher, metrics, settings.engine.sleep_after)
+    sleeper = Sleeper(supervisor, dispatcher, settings.engine.sleep_after)
     context = Context(
         settings=settings,
         sleeper=sleeper,
         supervisor=supervisor,
         dispatcher=dispatcher,
+        embeddings=embeddings,
         cache=cache,
         anticipator=anticipator,
         chat=chat,
         metrics=metrics,
+        live=Live(metrics, settings, "fake", supervisor, chat),
         model_id="fake",
         model_names=frozenset({"fake", settings.model.alias or "alias"}),
         created=1,

@@ -105,10 +105,19 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
     beat_seconds: float = 0.1
     prefill_seconds: float = 0.0
     """What each prefill batch takes."""
+    slow: list[tuple[str, float]] = []
+    """(what a prompt has in it, what its whole prefill takes, evenly and beside other prompts); the first that fits."""
     decode_seconds: float = 0.0
     """What each decode step takes."""
+    generates: bool = True
+    """Whether the model is said to generate; some only embed."""
+    pooling: Literal["mean", "last", "rank"] = "mean"
+    """What the model's file says of how a text becomes a vector."""
+    embed_seconds: float = 0.0
+    """What embedding a text takes."""
     poison: str = ""
-    """Abort when the third token of a reply to a prompt with this text is to be sampled; "": never."""
+    """Abort when the third token of a reply to a prompt with this text is to be sampled, or a text with it is to be
+    embedded; "": never."""
     faults: list[Fault] = []
 
 
@@ -117,7 +126,14 @@ def worker_command(**script: Any) -> tuple[str, ...]:
     return command("fakes.worker", Script(**script))
 
 
-def load(slots: int = 2, n_ctx: int = 4096, n_batch: int = 64, model: str = "fake", arena_bytes: int = 0) -> p.Load:
+def load(
+    slots: int = 2,
+    n_ctx: int = 4096,
+    n_batch: int = 64,
+    model: str = "fake",
+    arena_bytes: int = 0,
+    embeddings: p.EmbeddingSettings | None = None,
+) -> p.Load:
     """A Load message that the fake understands (it reads no file)."""
     context = p.ContextSettings(
         n_ctx=n_ctx,
@@ -134,11 +150,17 @@ def load(slots: int = 2, n_ctx: int = 4096, n_batch: int = 64, model: str = "fak
         mmap=True,
         mlock=False,
     )
-    return p.Load(model=model, path="fake.gguf", context=context, arena_bytes=arena_bytes)
+    return p.Load(model=model, path="fake.gguf", context=context, arena_bytes=arena_bytes, embeddings=embeddings)
 
 
-def model_info(load: p.Load, kind: Kind = "attention", n_ctx: int = 0, alignment: int = 1) -> p.ModelInfo:
-    """What the fake says that it has loaded; `n_ctx` and `alignment` as in `Script`."""
+def model_info(
+    load: p.Load,
+    kind: Kind = "attention",
+    n_ctx: int = 0,
+    alignment: int = 1,
+    pooling: Literal["mean", "last", "rank"] = "mean",
+) -> p.ModelInfo:
+    """What the fake says that it has loaded; the other arguments are as in `Script`."""
     context = load.context
     n_ctx = n_ctx or context.n_ctx or context.n_ctx_cap
     return p.ModelInfo(
@@ -159,7 +181,18 @@ def model_info(load: p.Load, kind: Kind = "attention", n_ctx: int = 0, alignment
         alignment=alignment,
         segment_bytes=SEGMENT_BYTES,
         checkpoint_bytes=0 if kind == "attention" else CHECKPOINT_BYTES,
+        pooling=pooling if load.embeddings else "",
+        embedding_ctx=load.embeddings.n_ctx if load.embeddings else 0,
+        embedding_width=8,
     )
+
+
+def fake_vector(tokens: list[int], pooling: str) -> np.ndarray:
+    """Eight numbers that depend on every token; for a reranker how many words the texts before and after | share."""
+    if pooling == "rank":
+        query, document = (set(part.split()) for part in vocab.decode(tokens).split("|", 1))
+        return np.array([float(len(query & document))])
+    return np.array([sum(tokens[column::8]) + 1.0 for column in range(8)])
 
 
 @dataclass
@@ -174,6 +207,10 @@ class Job:
     """Items of prompt and reply that the sequence holds of those that have to be computed before it samples."""
     target: int = 0
     """How many these are."""
+    begun: float = 0.0
+    """The monotonic time at which the sequence was given."""
+    slow: float = 0.0
+    """Seconds that its prefill takes at least."""
     reply: Iterator[int] | None = None
     """The tokens still to be sampled; None before the first."""
     generated: list[int] = field(default_factory=list)
@@ -207,13 +244,16 @@ class Worker:
         faults: Faults,
         arena: ArenaView | None = None,
     ) -> None:
-        self.info = model_info(load, script.kind, script.n_ctx, script.alignment)
+        info = model_info(load, script.kind, script.n_ctx, script.alignment, script.pooling)
+        self.info = msgspec.structs.replace(info, generates=script.generates)
         self._script = script
         self._load = load
         self._send = send
         self._faults = faults
         self.sequences = Sequences(script.kind == "attention", self.info.n_ctx, arena)
         self._jobs: dict[int, Job] = {}
+        self._texts: list[tuple[p.Embed, int]] = []
+        """Texts to embed: the request, and which of its texts."""
         self._parked: dict[int, Job] = {}
         self.abort: Callable[[], NoReturn] = os.abort
         """What a poisonous prompt does."""
@@ -226,7 +266,7 @@ class Worker:
     @property
     def running(self) -> int:
         """Requests in prefill or decode."""
-        return len(self._jobs)
+        return len(self._jobs) + bool(self._texts)
 
     def beat(self) -> p.Beat:
         """The sign of life that is due now."""
@@ -268,6 +308,10 @@ class Worker:
             case p.Clear(seq=seq):
                 self._must_be_idle(seq, message)
                 self.sequences.cut(seq, 0)
+            case p.Embed():
+                self._texts += [(message, number) for number in range(len(message.texts))]
+            case p.StopEmbedding(request=request):
+                self._texts = [(embed, number) for embed, number in self._texts if embed.request != request]
             case p.Load() | p.Quit():
                 raise RuntimeError(f"{message!r} is out of place")
 
@@ -295,6 +339,7 @@ class Worker:
         except (Impossible, CacheFull) as error:
             problem, damaged = str(error), isinstance(error, Damaged)
         job.start, job.target = start, len(tokens)
+        job.begun, job.slow = time.monotonic(), self._slowness(job)
         job.done = 0 if problem else start.begin
         self.sequences.check(start.seq, tokens[: job.done])
         job.checkpoints = {at: extent for at, extent in start.checkpoints.items() if at > job.done}
@@ -332,6 +377,17 @@ class Worker:
         for job in sorted(self._jobs.values(), key=lambda job: job.start.priority):
             if job.done < job.target and self._prefill(job):
                 break
+        if self._texts:
+            self._embed(*self._texts.pop(0))
+
+    def _embed(self, embed: p.Embed, number: int) -> None:
+        tokens = p.unpack(embed.texts[number]).tolist()
+        if self._script.poison and self._script.poison in vocab.decode(tokens):
+            self.abort()
+        time.sleep(self._script.embed_seconds)
+        self._batches += 1
+        vector = fake_vector(tokens, self.info.pooling)
+        self._send(p.Embedded(embed.request, number, vector.astype("<f4").tobytes()))
 
     def _decode(self) -> None:
         jobs = [job for job in self._jobs.values() if job.done == job.target]
@@ -361,10 +417,17 @@ class Worker:
         self._starved = True
         return True
 
+    def _slowness(self, job: Job) -> float:
+        prompt = vocab.decode(job.prompt) if self._script.slow else ""
+        return next((seconds for mark, seconds in self._script.slow if mark in prompt), 0.0)
+
     def _prefill(self, job: Job) -> bool:
-        """One batch; False when it has to wait for free cells."""
+        """One batch; False when it has to wait for free cells, or for its time."""
         end = min(job.done + self.info.n_batch, job.target)
         end = min((at for at in job.checkpoints if job.done < at < end), default=end)
+        if time.monotonic() < job.begun + job.slow * end / job.target:
+            time.sleep(0.001)
+            return False
         if self._lacks(end - job.done):
             return False
         self.sequences.extend(job.start.seq, job.tokens[job.done : end])

@@ -100,6 +100,8 @@ def schema(**keywords):
         ({"json_schema": {"type": "nonsense"}}, "nonsense"),
         ({"json_schema": {"$ref": "#/nowhere"}}, "nowhere"),
         ({"json_schema": {"not": {"type": "string"}}}, "keyword not"),
+        ({"json_schema": {"type": "number", "maximum": 1}}, r"keyword maximum \(at #\)"),
+        ({"json_schema": {"type": "object", "required": ["a"]}}, "keyword required"),
         (schema(pattern="^(a$"), "pattern"),
         (schema(pattern="unanchored"), "must begin with"),
         (schema(pattern="^(?=a)b$"), "must begin with"),

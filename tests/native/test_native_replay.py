@@ -72,6 +72,9 @@ class Conversation:
         self.held = [*prompt.tolist(), *reply]
         self._chat.remember(digest(prompt[:start]), np.array(self.held[start:], np.int32))
 
+    async def forget(self) -> None:
+        await self._chat.forget()
+
     async def next(self, arguments: str, **message: object) -> list[int]:
         """The prompt after the edit's result."""
         call = {"id": "call00001", "type": "function", "function": {"name": "edit", "arguments": arguments}}
@@ -110,6 +113,13 @@ async def test_so_do_arguments_whose_keys_were_sorted_where_the_model_may_write_
     await conversation.begin()
     tokens = await conversation.next(json.dumps(VALUE, sort_keys=True))
     assert tokens[: len(conversation.held)] == conversation.held
+
+
+async def test_what_was_remembered_is_forgotten_when_that_is_wanted(conversation) -> None:
+    unknown = await conversation.next(WRITTEN["compact"])
+    await conversation.begin()
+    await conversation.forget()
+    assert await conversation.next(WRITTEN["compact"]) == unknown
 
 
 async def test_without_it_the_template_writes_them_otherwise(conversation) -> None:

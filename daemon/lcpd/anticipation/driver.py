@@ -112,6 +112,10 @@ class Anticipator:
         """A prompt has come: the turns that it follows on are not waited for any more."""
         self._pending = [turn for turn in self._pending if not follows(prompt, turn.prompt)]
 
+    def forget(self) -> None:
+        """Compute nothing ahead of the conversations that were seen so far."""
+        self._pending.clear()
+
     async def stop(self) -> None:
         """End what is under way."""
         if self._task is not None:

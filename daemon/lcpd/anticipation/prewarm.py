@@ -20,7 +20,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Literal
 
 import numpy as np
@@ -51,6 +50,8 @@ _PATHS = 64
 _DEATHS = 2
 """Deaths of the engine while it restored something, after which nothing is restored any more."""
 _POLL = 0.1
+_STOP_WITHIN = 1.0
+"""Seconds."""
 _BEHIND = np.array([-1], np.int32)
 """Any item behind a path: what is promoted is what a prompt that goes on from it could use."""
 
@@ -95,11 +96,10 @@ class Prewarmer:
         self._task = asyncio.create_task(self._run(info))
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End what is under way; what waits for a disk that hangs ends with the disk tier."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task}, timeout=_STOP_WITHIN)
 
     async def _run(self, info: p.ModelInfo) -> None:
         try:
@@ -146,7 +146,7 @@ class Prewarmer:
         begun = time.monotonic()
         if self._disk is not None:
             await self._disk.promote(np.concatenate([path, _BEHIND]), modest=True)
-        tokens = path[: self._resumable(path, rolls_back=info.rolls_back)]
+        tokens = path[: self._cache.resumable(path, info.rolls_back)]
         if not len(tokens) or len(tokens) > info.n_ctx:
             return "useless"
         if not self._idle:
@@ -162,7 +162,7 @@ class Prewarmer:
         if not await self._is_restored(generation):
             return "useless" if self._idle else "disturbed"
         seconds = time.monotonic() - begun
-        self._metrics.prewarmed.inc(len(tokens))
+        self._metrics.tokens.prewarmed.inc(len(tokens))
         log.info("restored the %d tokens of an earlier conversation to a slot in %.2f s", len(tokens), seconds)
         return "restored"
 
@@ -181,10 +181,3 @@ class Prewarmer:
         finally:
             generation.close()
         return begun is not None and begun.cached == len(generation.prompt.tokens)
-
-    def _resumable(self, path: Tokens, rolls_back: bool) -> int:
-        """Up to where a path can be restored from RAM without computing anything."""
-        covered = self._cache.covered(path)
-        if rolls_back:
-            return covered
-        return max((at for at in self._cache.checkpoints_on(path) if at <= covered), default=0)

@@ -24,6 +24,13 @@ def stop_reason(event: Finished) -> str:
     return "stop_sequence" if event.done.reason == "stop-string" else "end_turn"
 
 
+def whole_stop_reason(event: Finished, blocks: list[Json]) -> str:
+    """The same for a whole reply: a call that is only shown as text is none that a client could run."""
+    reason = stop_reason(event)
+    called = any(block["type"] == "tool_use" for block in blocks)
+    return "end_turn" if reason == "tool_use" and not called else reason
+
+
 def content_blocks(message: Json) -> list[Json]:
     """An OpenAI message's contents as blocks."""
     blocks: list[Json] = []

@@ -8,17 +8,21 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from lcpd.api import cache, docs_page, extras, guard, info, openapi, power
+from lcpd.api import cache, docs_page, embeddings, extras, guard, info, openapi, power
 from lcpd.api.chat_completions import chat_completions
+from lcpd.api.clients import program_of
 from lcpd.api.completions import completions
-from lcpd.api.context import ADMIN, CONTEXT, CORS, KEY, STATUS, Context
+from lcpd.api.context import ADMIN, BEGUN, CONTEXT, CORS, ERROR, KEY, STATUS, Context
 from lcpd.api.errors import ApiError, limit_exceeded
+from lcpd.api.infill import infill
 from lcpd.api.key_limits import LimitExceeded
 from lcpd.api.messages import count_tokens, messages
+from lcpd.api.rerank import rerank
 from lcpd.api.responses import route as responses
 from lcpd.api.responses.store import STORE, ResponseStore
 
 log = logging.getLogger("lcpd.access")
+_GONE = "client_gone"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -46,6 +50,8 @@ def create_app(context: Context) -> web.Application:
     app.router.add_post("/tokenize", extras.tokenize)
     app.router.add_post("/detokenize", extras.detokenize)
     app.router.add_post("/apply-template", extras.apply_template)
+    app.router.add_post("/infill", infill)
+    app.router.add_post("/embedding", embeddings.native)
     app.router.add_get("/props", extras.props)
     app.router.add_post("/props", extras.set_props)
     for prefix in ("", "/v1"):
@@ -54,6 +60,9 @@ def create_app(context: Context) -> web.Application:
         app.router.add_get(f"{prefix}/models/{{name:.+}}", info.model)
         app.router.add_post(f"{prefix}/chat/completions", chat_completions)
         app.router.add_post(f"{prefix}/completions", completions)
+        app.router.add_post(f"{prefix}/embeddings", embeddings.openai)
+        app.router.add_post(f"{prefix}/rerank", rerank)
+        app.router.add_post(f"{prefix}/reranking", rerank)
         app.router.add_post(f"{prefix}/messages", messages)
         app.router.add_post(f"{prefix}/messages/count_tokens", count_tokens)
         app.router.add_post(f"{prefix}/responses", responses.create)
@@ -72,7 +81,7 @@ def _told(request: web.Request, error: ApiError) -> web.Response:
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error in the dialect of the route, counted and logged; nothing of the server's inside leaks."""
-    begun = time.monotonic()
+    begun = request[BEGUN] = time.monotonic()
     status = 500
     try:
         try:
@@ -91,17 +100,21 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     except ApiError as error:
         status = error.status
+        request[ERROR] = error.word
         return _told(request, error)
     except web.HTTPException as error:
         status = error.status
         return _told(request, ApiError(status, error.reason))
     except ConnectionError:
         status = 499  # the client is gone, as nginx writes it
+        request[ERROR] = _GONE
         raise
     except BaseException as error:
         if not isinstance(error, Exception):
             status = 499
+            request[ERROR] = _GONE
             raise
+        request[ERROR] = "internal_error"
         log.exception("%s %s failed", request.method, request.path)
         return _told(
             request, ApiError(500, "An internal error; the server's log has the details.", type="server_error")
@@ -110,12 +123,19 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         status = request.get(STATUS, status)
         resource = request.match_info.route.resource
         endpoint = resource.canonical.removeprefix("/v1") if resource else "unknown"
-        request.app[CONTEXT].metrics.requests.labels(endpoint, str(status)).inc()
         seconds, key = time.monotonic() - begun, request.get(KEY)
-        if key is not None:
-            request.app[CONTEXT].metrics.key_requests.labels(key.name, str(status)).inc()
+        _count(request, endpoint, status)
         who = f" {key.name}" if key is not None else ""
         log.info("%s %s %d %.3f s%s", request.method, request.path, status, seconds, who)
+
+
+def _count(request: web.Request, endpoint: str, status: int) -> None:
+    metrics, key = request.app[CONTEXT].metrics, request.get(KEY)
+    program = program_of(request.headers.get("User-Agent", ""))
+    metrics.requests.answered.labels(endpoint, str(status)).inc()
+    metrics.clients.answered.labels(program, key.name if key else "", str(status)).inc()
+    if status >= 400:
+        metrics.requests.errors.labels(endpoint, request.get(ERROR, "other")).inc()
 
 
 @web.middleware
@@ -157,7 +177,7 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         with context.key_limits.admitted(key):
             return await handler(request)
     except LimitExceeded as error:
-        context.metrics.key_refusals.labels(key.name, error.what).inc()
+        context.metrics.clients.refusals.labels(key.name, error.what).inc()
         raise limit_exceeded(error.message, error.retry_after) from error
 
 

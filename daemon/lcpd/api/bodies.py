@@ -8,7 +8,7 @@ counts as absent.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -19,6 +19,8 @@ from lcpd.api.sampling import Flag, Rule, Whole, check
 
 Positive = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Mixed = str | list[str | int]
+"""One text: a string, or texts and token ids in turn."""
 
 
 class ChatMessage(msgspec.Struct):
@@ -72,7 +74,7 @@ class CompletionBody(OpenAiBody, kw_only=True):
     """POST /v1/completions"""
 
     rules = {"logprobs": Whole(0, 20)}
-    prompt: str | list[str | TokenId]
+    prompt: str | list[str | TokenId | list[str | TokenId]]
 
 
 class PinBody(OpenAiBody, kw_only=True):
@@ -140,6 +142,18 @@ def parse(data: bytes, shape: type[Body], max_depth: int) -> tuple[Body, dict[st
     except msgspec.ValidationError as error:
         message, param = _explained(error)
         raise bad_request(message, param) from error
+
+
+def separate(given: str | Sequence[str | int | list[str | int]], field: str) -> list[Mixed]:
+    """The texts of a field: a list that has token ids in it is one of them, any other list has one in each item."""
+    if isinstance(given, str):
+        return [given]
+    single = [item for item in given if not isinstance(item, list)]
+    if any(isinstance(item, int) for item in single):
+        if len(single) < len(given):
+            raise bad_request("Token ids and lists of them cannot be mixed.", field)
+        return [single]
+    return [item for item in given if not isinstance(item, int)]
 
 
 def _where(data: bytes, error: Exception) -> str:

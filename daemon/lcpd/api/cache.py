@@ -19,6 +19,7 @@ from lcpd.api.bodies import PinBody
 from lcpd.api.context import ADMIN, CONTEXT, Context
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.normalise import chat_body
+from lcpd.api.responses.store import STORE
 from lcpd.api.sampling import engine_fields
 from lcpd.cache.isolation import marked, plain
 from lcpd.cache.store import StoreError
@@ -71,7 +72,7 @@ async def pin(request: web.Request) -> web.Response:
     body, plain = await r.read_body(request, PinBody)
     if body.pin is not None:
         raise bad_request("Send messages or a prompt to be pinned; pin is what this answers.", "pin")
-    tokens = marked(await _path(context, body, plain), r.scope_of(request))
+    tokens = await _path(request, body, plain)
     number = context.cache.hold(tokens)
     return web.json_response({"pin": number, "tokens": len(tokens), "ram": context.cache.covered(tokens)})
 
@@ -84,7 +85,7 @@ async def unpin(request: web.Request) -> web.Response:
     if body.pin is not None:
         numbers = [body.pin]
     else:
-        wanted = pack(marked(await _path(context, body, plain), r.scope_of(request)))
+        wanted = pack(await _path(request, body, plain))
         numbers = [number for number, tokens in context.cache.holds().items() if pack(tokens) == wanted]
     released = [number for number in numbers if context.cache.release(number)]
     if not released:
@@ -93,11 +94,16 @@ async def unpin(request: web.Request) -> web.Response:
 
 
 async def purge(request: web.Request) -> web.Response:
-    """Forget all prompts: what is in RAM, pins and all, what is on disk, and what idle slots hold."""
+    """Forget all prompts and replies: what is in RAM, pins and all, what is on disk, what idle slots hold, stored
+    responses, and what is remembered of texts to recognise them when they come again."""
     context = request.app[CONTEXT]
     require_admin(request)
+    if context.anticipator is not None:
+        context.anticipator.forget()
     context.dispatcher.forget()
-    purged: Json = {"ram": {"bytes": context.cache.purge()}}
+    context.known_tools.forget()
+    purged: Json = {"ram": {"bytes": context.cache.purge()}, "responses": {"count": request.app[STORE].forget()}}
+    await context.chat.forget()
     if context.disk is not None:
         try:
             purged["disk"] = asdict(await context.disk.purge())
@@ -106,8 +112,12 @@ async def purge(request: web.Request) -> web.Response:
     return web.json_response({"purged": purged})
 
 
-async def _path(context: Context, body: PinBody, plain: Json) -> Tokens:
-    """The tokens of what a body names; of a chat without the beginning of a reply."""
+async def _path(request: web.Request, body: PinBody, plain: Json) -> Tokens:
+    """The path of what a body names; of a chat without the beginning of a reply."""
+    return marked(await _tokens(request.app[CONTEXT], body, r.normalised(request, plain)[0]), r.scope_of(request))
+
+
+async def _tokens(context: Context, body: PinBody, plain: Json) -> Tokens:
     if (body.messages is None) == (body.prompt is None):
         raise bad_request("Send either messages, as in a chat, or a prompt.", "messages")
     if body.prompt is not None:

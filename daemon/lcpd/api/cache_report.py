@@ -14,9 +14,13 @@ Json = dict[str, Any]
 
 
 def header(report: CacheReport) -> str:
-    """One line: ``hit=7; vram=7; shared=0; ram=0; disk=0; computed=3; why="diverged@7:2,last-token:1"``."""
+    """One line: ``hit=7; vram=7; shared=0; ram=0; disk=0; computed=3; why="diverged@7:2,last-token:1"``.
+
+    At its end ``normalised="tool-order"`` where something was put right in the request.
+    """
     numbers = "; ".join(f"{name}={count}" for name, count in _counts(report).items())
-    return f'{numbers}; why="{",".join(map(_word, report.reasons))}"'
+    normalised = f'; normalised="{",".join(report.normalised)}"' if report.normalised else ""
+    return f'{numbers}; why="{",".join(map(_word, report.reasons))}"{normalised}'
 
 
 def _counts(report: CacheReport) -> Json:
@@ -36,10 +40,11 @@ def _word(reason: Recomputed) -> str:
 
 
 def brief(report: CacheReport) -> Json:
-    """For ``timings``: counts, and ranges with their reasons."""
+    """For ``timings``: counts, ranges with their reasons, and what was put right in the request, if anything."""
     return {
         **_counts(report),
         "why": [_range(reason) for reason in report.reasons],
+        **({"normalised": list(report.normalised)} if report.normalised else {}),
     }
 
 

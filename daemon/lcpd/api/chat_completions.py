@@ -31,7 +31,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, ChatBody)
     r.check_model(context, body.model)
-    terms = r.named(r.with_choices(r.chat_terms(request, plain), plain), "chatcmpl-")
+    plain, rules = r.normalised(request, plain)
+    terms = r.named(r.with_choices(r.chat_terms(request, plain, rules), plain), "chatcmpl-")
     wanted = wanted_logprobs(plain)
     with r.api_errors("messages", plain):
         fields = chat_body(engine_fields(plain, max(wanted.top, 1) if wanted else 0))

@@ -22,6 +22,27 @@ PRIORITY_HEADER = "x-lcpd-priority"
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id", "thread-id", "x-claude-code-session-id")
 _SIDE_REQUEST_SECONDS = 600.0
 _MOST_PROGRAMS = 1000
+OTHER = "other"
+_SIGNS = (
+    # Agents first: many of them name the library that they use, too.
+    ("claude-cli", "claude-code"),
+    ("codex", "codex"),
+    ("opencode", "opencode"),
+    ("qwencode", "qwen-code"),
+    ("qwen-code", "qwen-code"),
+    ("roocode", "roo-code"),
+    ("cline", "cline"),
+    ("aider", "aider"),
+    ("litellm", "litellm"),
+    ("ai-sdk", "ai-sdk"),
+    ("openai", "openai-sdk"),
+    ("anthropic", "anthropic-sdk"),
+    ("curl/", "curl"),
+    ("mozilla/", "browser"),
+    ("prometheus/", "prometheus"),
+)
+"""What the User-Agent of a kind of program has in it, in lower case."""
+PROGRAMS = (*dict.fromkeys(kind for _, kind in _SIGNS), OTHER)
 
 
 @dataclass(frozen=True)
@@ -32,6 +53,8 @@ class Client:
     """Those take turns in the queue: the key's name or the address, and the session where the client names one."""
     program: str
     """The key's name or the address, and the program that runs there."""
+    kind: str
+    """The kind of that program, see `program_of`."""
 
 
 def identify(headers: Mapping[str, str], body: Json, key: str | None, address: str) -> Client:
@@ -44,7 +67,14 @@ def identify(headers: Mapping[str, str], body: Json, key: str | None, address: s
     return Client(
         conversation=f"{who} {_digest(session)}" if session else who,
         program=f"{who} {_digest(headers.get('User-Agent', ''))}",
+        kind=program_of(headers.get("User-Agent", "")),
     )
+
+
+def program_of(user_agent: str) -> str:
+    """The kind of program that calls itself so: one of `PROGRAMS`, or other."""
+    agent = user_agent.lower()
+    return next((kind for sign, kind in _SIGNS if sign in agent), OTHER)
 
 
 def session_hint(headers: Mapping[str, str], body: Json) -> str | None:

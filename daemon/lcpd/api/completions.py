@@ -10,13 +10,14 @@ import msgspec
 from aiohttp import web
 
 from lcpd.api import requests as r
-from lcpd.api.bodies import CompletionBody
-from lcpd.api.context import CONTEXT
+from lcpd.api.bodies import CompletionBody, Mixed, separate
+from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import ApiError, bad_request
 from lcpd.api.logprobs import Columns, content
-from lcpd.api.sampling import engine_fields, with_schema
+from lcpd.api.sampling import MAX_CHOICES, engine_fields, with_schema
 from lcpd.api.stream import COMMENT, merged, send_json, send_stream, sse
 from lcpd.api.turn import Gathered, Usage, gather, headers, timings, total
+from lcpd.engine.protocol import unpack
 from lcpd.scheduler.generation import Done, Generation, TokenProbs
 
 Json = dict[str, Any]
@@ -27,17 +28,19 @@ async def completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, CompletionBody)
     r.check_model(context, body.model)
-    prompt = _prompt(body)
+    prompts = _prompts(body)
     del plain["prompt"]
     terms = r.named(r.with_choices(r.completion_terms(request, plain), plain), "cmpl-")
     tells = _Logprobs(plain)
     with r.api_errors("prompt", plain):
-        fields = with_schema(engine_fields(plain, tells.n_probs))
-        rendered = await context.chat.complete(prompt, msgspec.json.encode(fields))
-    generations = await r.submit(context, rendered, "prompt", terms)
+        fields = msgspec.json.encode(with_schema(engine_fields(plain, tells.n_probs)))
+        rendered = [await context.chat.complete(await _known(context, prompt), fields) for prompt in prompts]
+    generations: list[Generation] = []
     try:
+        for one in rendered:
+            generations += await r.submit(context, one, "prompt", terms, first=len(generations))
         choices = [_Choice(index, generation, tells) for index, generation in enumerate(generations)]
-        reply = _Reply(context.model_id, terms.name, choices, plain)
+        reply = _Reply(context.model_id, terms.name, choices, plain, len(prompts))
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             chunks = reply.chunks(usage)
@@ -48,16 +51,21 @@ async def completions(request: web.Request) -> web.StreamResponse:
             generation.close()
 
 
-def _prompt(body: CompletionBody) -> str | list[int]:
-    prompt = body.prompt
+def _prompts(body: CompletionBody) -> list[Mixed]:
+    prompts = separate(body.prompt, "prompt")
+    if not 1 <= len(prompts) <= MAX_CHOICES:
+        raise bad_request(f"Send 1 to {MAX_CHOICES} prompts.", "prompt")
+    return prompts
+
+
+async def _known(context: Context, prompt: Mixed) -> str | list[int]:
+    """A prompt as the chat process takes it: as text or as token ids."""
     if isinstance(prompt, str):
         return prompt
-    if len(prompt) == 1 and isinstance(prompt[0], str):
-        return prompt[0]
     tokens = [item for item in prompt if isinstance(item, int)]
-    if len(tokens) < len(prompt):
-        raise bad_request("Send a string, a list of one string, or a list of token ids.", "prompt")
-    return tokens
+    if len(tokens) == len(prompt):
+        return tokens
+    return list(unpack(await context.chat.tokenize(prompt, True, True)).tolist())
 
 
 class _Logprobs:
@@ -101,9 +109,13 @@ class _Choice:
 class _Reply:
     """The replies to one request in OpenAI's shapes."""
 
-    def __init__(self, model: str, name: str, choices: list[_Choice], fields: Collection[str]) -> None:
+    def __init__(
+        self, model: str, name: str, choices: list[_Choice], fields: Collection[str], prompts: int = 1
+    ) -> None:
+        """`choices`: as many to each of the `prompts`, one prompt's after the other's."""
         self._fields = fields
         self._choices = choices
+        self._prompts = prompts
         self._head: Json = {
             "id": name,
             "object": "text_completion",
@@ -147,4 +159,12 @@ class _Reply:
                 yield item
 
     def _usage(self) -> Json:
-        return total([choice.usage for choice in self._choices]).openai()
+        each = len(self._choices) // self._prompts
+        groups = [self._choices[i : i + each] for i in range(0, len(self._choices), each)]
+        usages = [total([choice.usage for choice in group]) for group in groups]
+        whole = Usage(
+            prompt=sum(usage.prompt for usage in usages),
+            cached=sum(usage.cached for usage in usages),
+            generated=sum(usage.generated for usage in usages),
+        )
+        return whole.openai()

@@ -27,6 +27,11 @@ class ApiError(Exception):
     """Where Anthropic's clients look for other words."""
     headers: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def word(self) -> str:
+        """The one word for it: its code, or where it has none its type."""
+        return self.code or self.type
+
     def openai(self) -> Json:
         """The body for OpenAI-style routes."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
@@ -78,6 +83,11 @@ def unavailable(message: str, retry_after: int = 5) -> ApiError:
     return ApiError(
         503, message, type="server_error", code="engine_unavailable", headers={"Retry-After": str(retry_after)}
     )
+
+
+def not_supported(message: str) -> ApiError:
+    """501: this model, or this daemon as it is set up, cannot do that."""
+    return ApiError(501, message, type="not_supported_error", code="not_supported")
 
 
 def overloaded(message: str, retry_after: int) -> ApiError:

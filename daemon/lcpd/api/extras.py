@@ -66,6 +66,7 @@ async def apply_template(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, ChatBody)
     r.check_model(context, body.model)
+    plain, _ = r.normalised(request, plain)
     with r.api_errors("messages", plain):
         prompt = await context.chat.template(msgspec.json.encode(chat_body(engine_fields(plain, 0))))
     return web.json_response({"prompt": prompt})

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
 
 from lcpd import __version__
 from lcpd.api.context import CONTEXT, Context
@@ -21,6 +20,8 @@ async def health(request: web.Request) -> web.Response:
     """200 when a token can be generated or the engine sleeps, 503 with the reason until then."""
     context = request.app[CONTEXT]
     body = health_report(context)
+    if "verbose" in request.query:
+        body["memory"] = {row.name: {"planned": row.planned, "loaded": row.loaded} for row in context.memory.rows}
     return web.json_response(body, status=200 if body["status"] in ("ok", "degraded", "sleeping") else 503)
 
 
@@ -109,8 +110,8 @@ async def version(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """Prometheus exposition; OpenMetrics for those who ask for it."""
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encode(request.app[CONTEXT].metrics.registry), headers={"Content-Type": content_type})
+    body, content_type = await request.app[CONTEXT].live.expose(request.headers.get("Accept", ""))
+    return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 async def slots(request: web.Request) -> web.Response:

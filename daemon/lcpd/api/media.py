@@ -19,6 +19,7 @@ _KINDS = {
     "input_video": "videos",
     "video_url": "videos",
     "file": "files",
+    "input_file": "files",
     "document": "documents",
 }
 _NAMES = {"images": "image", "videos": "video", "files": "file", "documents": "document"}

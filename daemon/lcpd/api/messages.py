@@ -9,7 +9,7 @@ from aiohttp import web
 
 from lcpd.anticipation.driver import Asked
 from lcpd.api import requests as r
-from lcpd.api.anthropic import Json, MessageStream, content_blocks, stop_reason
+from lcpd.api.anthropic import Json, MessageStream, content_blocks, whole_stop_reason
 from lcpd.api.bodies import MessagesBody
 from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import ApiError
@@ -24,7 +24,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
-    terms = r.named(r.chat_terms(request, plain), "msg_")
+    plain, rules = r.normalised(request, plain)
+    terms = r.named(r.chat_terms(request, plain, rules), "msg_")
     asked = _asked(plain)
     rendered = await _render(context, asked, plain)
     (generation,) = await r.submit(context, rendered, "messages", terms)
@@ -51,6 +52,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
+    plain, _ = r.normalised(request, plain)
     rendered = await _render(context, _asked(plain), plain)
     return web.json_response({"input_tokens": len(rendered.tokens) // 4})
 
@@ -69,13 +71,14 @@ async def _whole(turn: Turn, message_id: str, model: str) -> Json:
     with r.api_errors("messages"):
         async for event in turn.events():
             if isinstance(event, Finished):
+                blocks = content_blocks(event.message)
                 return {
                     "id": message_id,
                     "type": "message",
                     "role": "assistant",
                     "model": model,
-                    "content": content_blocks(event.message),
-                    "stop_reason": stop_reason(event),
+                    "content": blocks,
+                    "stop_reason": whole_stop_reason(event, blocks),
                     "stop_sequence": event.done.stop or None,
                     "usage": turn.usage.anthropic(),
                     "timings": timings(turn.usage, event.done),

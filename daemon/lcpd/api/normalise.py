@@ -5,6 +5,7 @@ Pure functions over plain JSON; they return new bodies and change none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from lcpd.api.errors import bad_request
 from lcpd.api.media import text_only
 
 Json = dict[str, Any]
+ATTRIBUTION = "attribution"
+"""What reports call the rule of `without_attribution`."""
+_ATTRIBUTION = re.compile(r"\Ax-anthropic-billing-header:(?:\s*[\w.-]+=[^;\n]*(?:;|\Z|(?=\n)))*\s*")
 
 
 def chat_body(plain: Json) -> Json:
@@ -44,6 +48,25 @@ def messages_body(plain: Json) -> tuple[Json, Json]:
         overrides["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
     changed["messages"] = [text_only(message, f"messages[{i}]") for i, message in enumerate(plain["messages"])]
     return changed, overrides
+
+
+def without_attribution(plain: Json) -> Json:
+    """An Anthropic body without the line in front of the system text by which Claude Code says who pays.
+
+    It differs from session to session, so all that follows would be new each time.  The same body where there is none.
+    """
+    system = plain.get("system")
+    if isinstance(system, str):
+        rest = _ATTRIBUTION.sub("", system)
+        return plain if rest == system else {**plain, "system": rest}
+    if not isinstance(system, list) or not any(map(_is_attributed, system)):
+        return plain
+    blocks = [{**b, "text": _ATTRIBUTION.sub("", b["text"])} if _is_attributed(b) else b for b in system]
+    return {**plain, "system": [block for block in blocks if block.get("text") != ""]}
+
+
+def _is_attributed(block: Any) -> bool:
+    return isinstance(block, dict) and isinstance(block.get("text"), str) and bool(_ATTRIBUTION.match(block["text"]))
 
 
 def only_tool(plain: Json, name: Any, name_of: Callable[[Json], Any]) -> Json:

@@ -89,7 +89,8 @@ def document() -> Json:
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
     for body in bodies:
         if issubclass(body, OpenAiBody):
-            schemas[body.__name__]["properties"] |= sampling_fields({**RULES, **body.rules})
+            own = schemas[body.__name__]["properties"]
+            schemas[body.__name__]["properties"] = {**own, **sampling_fields({**RULES, **body.rules}), **own}
     paths: dict[str, Json] = {}
     for (method, path), operation in OPERATIONS.items():
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation)
@@ -186,6 +187,9 @@ def _responses(method: str, path: str, operation: Operation) -> Json:
 
 
 def _good(operation: Operation) -> Json:
+    if operation.kind == "list":
+        either = {"anyOf": [{"type": "array", "items": _OBJECT}, _OBJECT]}
+        return {"description": "OK", "content": {"application/json": {"schema": either}}}
     if operation.kind != "json":
         return {"description": operation.summary, "content": {_TYPES[operation.kind]: {"schema": _TEXT}}}
     schema = {
@@ -196,7 +200,7 @@ def _good(operation: Operation) -> Json:
     content: Json = {"application/json": {"schema": schema}}
     if operation.generates:
         # With `stream`, and a JSON object with `error` when something went wrong after the headers.
-        content["text/event-stream"] = {"schema": _TEXT}
+        content["text/event-stream"] = {}  # OpenAPI 3.1 has no words for what the events of a stream are
         content["application/json"] = {"schema": {"anyOf": [schema, {"type": "object", "required": ["error"]}]}}
     return {"description": "OK", "content": content}
 

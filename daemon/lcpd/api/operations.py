@@ -11,10 +11,13 @@ from typing import Literal
 import msgspec
 
 from lcpd.api.bodies import ChatBody, CompletionBody, MessagesBody, PinBody
+from lcpd.api.embeddings import EmbeddingsBody
 from lcpd.api.extras import DetokenizeBody, TokenizeBody
+from lcpd.api.infill import InfillBody
+from lcpd.api.rerank import RerankBody
 from lcpd.api.responses.body import ResponsesBody
 
-Kind = Literal["json", "text", "html", "metrics"]
+Kind = Literal["json", "list", "text", "html", "metrics"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Operation:
     """Never answered well."""
 
 
-CHAT, STATE, CACHE, EXTRAS, ABOUT = "Generating", "State", "Prompt cache", "Tokens and templates", "About"
+CHAT, VECTORS, EXTRAS, ABOUT = "Generating", "Vectors", "Tokens and templates", "About"
+STATE, CACHE = "State", "Prompt cache"
 _ADMIN = (403,)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -90,6 +94,38 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models"): Operation(ABOUT, "The model, and its true context", answer=("object", "data")),
     ("GET", "/v1/models/{name}"): Operation(
         ABOUT, "The same for one model", answer=("id", "object", "created", "owned_by"), refusals=(404,)
+    ),
+    ("POST", "/v1/embeddings"): Operation(
+        VECTORS,
+        "OpenAI embeddings: texts or token ids",
+        EmbeddingsBody,
+        kind="list",
+        refusals=(404, 501, 503),
+    ),
+    ("POST", "/embedding"): Operation(
+        VECTORS, "The same in llama-server's shape", EmbeddingsBody, kind="list", refusals=(404, 501, 503)
+    ),
+    ("POST", "/v1/rerank"): Operation(
+        VECTORS,
+        "Which documents answer a query best; needs a reranker",
+        RerankBody,
+        ("object", "model", "results", "usage"),
+        refusals=(404, 501, 503),
+    ),
+    ("POST", "/v1/reranking"): Operation(
+        VECTORS,
+        "The same as /v1/rerank",
+        RerankBody,
+        ("object", "model", "results", "usage"),
+        refusals=(404, 501, 503),
+    ),
+    ("POST", "/infill"): Operation(
+        CHAT,
+        "Code between two pieces of code, in llama-server's shape; needs a model that was trained for it",
+        InfillBody,
+        ("content", "stop"),
+        generates=True,
+        refusals=(501,),
     ),
     ("POST", "/tokenize"): Operation(
         EXTRAS, "The tokens of a text, and their texts", TokenizeBody, ("tokens",), refusals=(503,)

@@ -14,13 +14,14 @@ from aiohttp import web
 
 from lcpd.anticipation.driver import Asked, FinishedTurn, spans_of
 from lcpd.api.bodies import Body, parse
-from lcpd.api.clients import Client, identify, stated_priority
-from lcpd.api.context import CONTEXT, KEY, STATUS, Context
+from lcpd.api.clients import OTHER, Client, identify, stated_priority
+from lcpd.api.context import BEGUN, CONTEXT, KEY, STATUS, Context
 from lcpd.api.errors import (
     ApiError,
     bad_request,
     blamed_field,
     internal,
+    not_supported,
     overloaded,
     quarantined,
     timed_out,
@@ -28,6 +29,7 @@ from lcpd.api.errors import (
     unavailable,
     unknown_model,
 )
+from lcpd.api.normalise import ATTRIBUTION, without_attribution
 from lcpd.api.sampling import choices, for_choice
 from lcpd.api.stream import dropped
 from lcpd.api.turn import Turn, close
@@ -35,6 +37,7 @@ from lcpd.cache.isolation import marked
 from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
 from lcpd.chat.protocol import Rendered
 from lcpd.engine.protocol import unpack
+from lcpd.scheduler.embeddings import EmbeddingFailed
 from lcpd.scheduler.generation import (
     EngineFailed,
     Generation,
@@ -96,7 +99,7 @@ def api_errors(default_field: str, body: Collection[str] = ()) -> Iterator[None]
         raise unavailable(str(error), retry_after=30) from error
     except Quarantined as error:
         raise quarantined(str(error)) from error
-    except GenerationFailed as error:
+    except (GenerationFailed, EmbeddingFailed) as error:
         raise internal(str(error)) from error
 
 
@@ -112,15 +115,24 @@ class Terms:
     """Whether anything of it may be kept when it has left its slot."""
     scope: int = 0
     """Number of the key that it shares what is computed with; 0: all keys (:mod:`lcpd.cache.isolation`)."""
+    key: str = ""
+    """Name of the API key that it came with; "": none."""
+    program: str = OTHER
+    """The kind of program that sent it."""
+    received: float | None = None
+    """When it came, in monotonic seconds."""
     name: str = ""
     """The id of the reply, and of its cache report; those of further replies are called name.1, name.2, ..."""
+    normalised: tuple[str, ...] = ()
+    """The rules by which something in the body was put right, for the cache report."""
 
 
-def chat_terms(request: web.Request, plain: Json) -> Terms:
+def chat_terms(request: web.Request, plain: Json, normalised: tuple[str, ...] = ()) -> Terms:
     """The terms of a chat of any dialect.  Raises ApiError."""
     client = _client(request, plain)
     usual = request.app[CONTEXT].tool_users.priority(client, has_tools=bool(plain.get("tools")))
-    return _terms(request, client, stated_priority(request.headers, plain) or usual)
+    terms = _terms(request, client, stated_priority(request.headers, plain) or usual)
+    return replace(terms, normalised=normalised)
 
 
 def completion_terms(request: web.Request, plain: Json) -> Terms:
@@ -132,7 +144,15 @@ def _terms(request: web.Request, client: Client, priority: Priority) -> Terms:
     key = request.get(KEY)
     if key is not None and key.background:
         priority = "background"
-    return Terms(client.conversation, priority, store=stores(request.headers), scope=scope_of(request))
+    return Terms(
+        client.conversation,
+        priority,
+        store=stores(request.headers),
+        scope=scope_of(request),
+        key=key.name if key else "",
+        program=client.kind,
+        received=request[BEGUN],
+    )
 
 
 def scope_of(request: web.Request) -> int:
@@ -159,22 +179,40 @@ def with_choices(terms: Terms, plain: Json) -> Terms:
     return replace(terms, choices=choices(plain), min_tokens=plain.get("min_tokens") or 0)
 
 
+def normalised(request: web.Request, plain: Json) -> tuple[Json, tuple[str, ...]]:
+    """A body of any dialect without what would make its head new for no reason, and the rules that changed it."""
+    context = request.app[CONTEXT]
+    settings = context.settings.cache
+    rules: list[str] = []
+    if settings.drop_attribution and (rest := without_attribution(plain)) is not plain:
+        plain = rest
+        rules.append(ATTRIBUTION)
+    if settings.stable_tools and (tools := plain.get("tools")):
+        known, changed = context.known_tools.as_before(tools, scope_of(request), stores(request.headers))
+        plain = {**plain, "tools": known}
+        rules += changed
+    return plain, tuple(rules)
+
+
 def _client(request: web.Request, plain: Json) -> Client:
     key = request.get(KEY)
     return identify(request.headers, plain, key.name if key else None, request.remote or "")
 
 
-async def submit(context: Context, rendered: Rendered, field: str, terms: Terms) -> list[Generation]:
+async def submit(context: Context, rendered: Rendered, field: str, terms: Terms, first: int = 0) -> list[Generation]:
     """Queue a rendered prompt, which fits the context and leaves room for a reply, once for each reply wanted.
 
     max_tokens is clamped to the room left and to server.max_tokens, never a reason to refuse.  Waits while the model is
-    loading.  `field` is the body's field that holds the prompt.  Raises ApiError.
+    loading.  `field` is the body's field that holds the prompt; `first`: replies to other prompts of the same request.
+    Raises ApiError.
     """
     tokens = unpack(rendered.tokens)
     if not len(tokens):
         raise bad_request("The prompt is empty.", field)
     with api_errors(field):
         info = await context.dispatcher.model_info()
+        if not info.generates:
+            raise not_supported("This model cannot generate, it only embeds: ask /v1/embeddings or /v1/rerank.")
         room = info.n_ctx - len(tokens)
         if room < 1:
             raise too_long(len(tokens), info.n_ctx, field)
@@ -191,6 +229,10 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms)
             priority=terms.priority,
             client=terms.client,
             store=terms.store,
+            key=terms.key,
+            program=terms.program,
+            received=terms.received,
+            normalised=terms.normalised,
         )
         if context.anticipator is not None and prompt.store:
             context.anticipator.begun(prompt)
@@ -199,7 +241,8 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms)
             for index in range(terms.choices):
                 sampling = for_choice(rendered.sampling, index)
                 # A report tells tokens, so none is kept of what is not to be kept.
-                name = (f"{terms.name}.{index}" if index else terms.name) if terms.store else ""
+                number = first + index
+                name = (f"{terms.name}.{number}" if number else terms.name) if terms.store else ""
                 generations.append(context.dispatcher.submit(replace(prompt, sampling=sampling, name=name)))
         except BaseException:
             for generation in generations:

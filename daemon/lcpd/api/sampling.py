@@ -1,8 +1,8 @@
 """The sampling fields of chat and text completions: what each may be, and what is not offered.
 
 One table says it for every field of llama-server's request schema (and a few of OpenAI's and ours); `check` compares a
-body with it.  llama-server itself moves a value that is out of range to the nearest one, and takes its default for one
-of the wrong type, without a word; here both are errors that name the field.
+body with it.  llama-server itself moves a value that is out of range to the nearest one without a word; here that is an
+error that names the field, as one of the wrong type is.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ SAMPLERS = ("dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperatu
 _SAMPLER_NAMES = {spelling for name in SAMPLERS for spelling in (name, name.replace("_", "-"), name.replace("_", ""))}
 _SAMPLER_NAMES |= {"nucleus", "temp", "typ"}
 SAMPLER_LETTERS = "dkypsmtxea"
+_TOP_K = {"top_k", "top-k", "topk", "k"}
 _MAX_SAMPLERS = 32
 _MAX_BIASES = 10_000
 _BIAS = Number(-10_000, 10_000)
@@ -109,14 +110,19 @@ def _stop(value: Any) -> str | None:
     return None
 
 
-def _samplers(value: Any) -> str | None:
+def problem_with_samplers(value: Any, infill: bool = False) -> str | None:
+    """What is wrong with a list or string of samplers, as in `Number`; `infill`: whether that one may follow top_k."""
     names = list(value) if isinstance(value, str | list) else None
     if names is None or not all(isinstance(name, str) for name in names) or len(names) > _MAX_SAMPLERS:
         return f"must be a list of at most {_MAX_SAMPLERS} names, or a string of letters"
     known = SAMPLER_LETTERS if isinstance(value, str) else _SAMPLER_NAMES
+    cut = False
     for name in names:
         if name.lower() in ("infill", "i"):
-            return "cannot have infill: its time grows with the square of the vocabulary"
+            if infill and cut:
+                continue
+            return f"cannot have infill{' before top_k' * infill}: its time grows with the square of the vocabulary"
+        cut = cut or name.lower() in _TOP_K
         if (name if isinstance(value, str) else name.lower()) not in known:
             offered = f"the letters {SAMPLER_LETTERS}" if isinstance(value, str) else ", ".join(SAMPLERS)
             return f"has no sampler {_shown(name)}; there are {offered}"
@@ -211,7 +217,7 @@ RULES: dict[str, Rule] = {
     "adaptive_target": Number(-1, 1),
     "adaptive_decay": Number(0, 0.99),
     "min_keep": Whole(0),
-    "samplers": By(_samplers),
+    "samplers": By(problem_with_samplers),
     "seed": Whole(-(2**63), 2**63 - 1),
     "logit_bias": By(_logit_bias),
     # what the reply must look like

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from lcpd.api.context import CONTEXT, STATUS
+from lcpd.api.context import CONTEXT, ERROR, STATUS
 from lcpd.api.errors import ApiError, internal
 
 log = logging.getLogger(__name__)
@@ -104,14 +104,14 @@ async def send_stream(
         async for data in with_heartbeats(source, settings.heartbeat_interval, beat):
             await write(data)
     except ApiError as error:
-        request[STATUS] = error.status
+        request[STATUS], request[ERROR] = error.status, error.word
         await write(failed(error))
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception:
         # The status is out already: the stream itself has to say that it went wrong.
         log.exception("a stream failed")
-        request[STATUS] = 500
+        request[STATUS], request[ERROR] = 500, "internal_error"
         await write(failed(internal("An internal error ended this reply; the server's log has the details.")))
     await response.write_eof()
     return response
@@ -144,7 +144,7 @@ async def send_json(
         try:
             value = await task
         except ApiError as error:
-            request[STATUS] = error.status
+            request[STATUS], request[ERROR] = error.status, error.word
             value = failed(error)
         await write(msgspec.json.encode(value))
         await response.write_eof()

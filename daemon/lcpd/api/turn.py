@@ -141,7 +141,8 @@ class Turn:
             if begun := next((event for event in batch if isinstance(event, Begun)), None):
                 yield begun
             if new.text or new.done:
-                deltas, message = await self.chat.push(self.reply, new.text, final=new.done is not None)
+                cut = new.done is not None and new.done.reason in ("length", "cancelled")
+                deltas, message = await self.chat.push(self.reply, new.text, new.done is not None, cut)
                 for delta in deltas:
                     yield Delta(delta, probs)
                     probs = ()
@@ -182,15 +183,18 @@ async def close(turns: Sequence[Turn]) -> None:
 def timings(usage: Usage, done: Done) -> Json:
     """What was computed and how fast, in llama-server's words and units (milliseconds); and why it was computed."""
     computed = usage.prompt - usage.cached
+    # The first token comes out of the prefill; decoding makes the others.
+    decoded = done.generated - 1
     report = {"cache": cache_report.brief(usage.report)} if usage.report else {}
     return {
         "cache_n": usage.cached,
         "prompt_n": computed,
         "prompt_ms": done.prefill_seconds * 1e3,
+        "prompt_per_token_ms": done.prefill_seconds * 1e3 / computed if computed else 0.0,
         "prompt_per_second": computed / done.prefill_seconds if done.prefill_seconds else 0.0,
         "predicted_n": done.generated,
         "predicted_ms": done.decode_seconds * 1e3,
-        # The first token comes out of the prefill; decoding makes the others.
-        "predicted_per_second": (done.generated - 1) / done.decode_seconds if done.decode_seconds else 0.0,
+        "predicted_per_token_ms": done.decode_seconds * 1e3 / decoded if decoded > 0 else 0.0,
+        "predicted_per_second": decoded / done.decode_seconds if done.decode_seconds else 0.0,
         **report,
     }

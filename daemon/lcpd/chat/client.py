@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lcpd.chat import protocol as p
+from lcpd.chat.infill import Gap, Room
 from lcpd.engine.protocol import Tokens, pack
 from lcpd.ipc.channel import ChannelClosed, DaemonChannel
 from lcpd.ipc.child import Child, describe_exit
@@ -190,6 +191,18 @@ class ChatClient:
         """A text completion's prompt as tokens, its fields checked."""
         return await self._call(p.Complete(next(self._ids), prompt, body), p.Rendered)
 
+    async def infill(self, gap: Gap, room: Room, body: bytes) -> p.Rendered:
+        """The prompt for code between two pieces of code as tokens, its fields checked."""
+        files = list(gap.files)
+        call = p.Infill(
+            next(self._ids), gap.prefix, gap.suffix, gap.prompt, files, room.context, room.batch, room.reply, body
+        )
+        return await self._call(call, p.Rendered)
+
+    async def pair(self, query: str, document: str) -> bytes:
+        """The tokens that a reranker is given of a query and a document, packed."""
+        return (await self._call(p.Pair(next(self._ids), query, document), p.Tokenized)).tokens
+
     async def tokenize(self, text: str | list[str | int], add_special: bool, parse_special: bool) -> bytes:
         """The tokens of a text, or of texts and tokens in turn, packed."""
         call = p.Tokenize(next(self._ids), text, add_special, parse_special)
@@ -217,16 +230,27 @@ class ChatClient:
             pending = _Pending(p.Remember(next(self._ids), prompt, pack(reply)), _unawaited())
             self._send(process, pending)
 
+    async def forget(self) -> None:
+        """Have the process forget all prompts and replies that it remembers; where there is none, nothing is."""
+        if self._process is not None:
+            with suppress(ChatCrashed, ChatUnavailable):  # its memory went with it
+                await self._call(p.Forget(next(self._ids)), p.Done)
+
     def open_reply(self, fields: bytes) -> Reply:
         """A parser for one reply to a request with these fields (of `Rendered`)."""
         return Reply(next(self._ids), fields)
 
-    async def push(self, reply: Reply, text: str, final: bool) -> tuple[list[Any], dict[str, Any] | None]:
-        """Add text to a reply; returns the new deltas and, when final, the whole message."""
+    async def push(
+        self, reply: Reply, text: str, final: bool, cut: bool = False
+    ) -> tuple[list[Any], dict[str, Any] | None]:
+        """Add text to a reply; returns the new deltas and, when final, the whole message.
+
+        `cut`: the reply ended before its end, so what is open in it is left open.
+        """
         deaths = 0
         while True:
             try:
-                answer = await self._push(reply, text, final)
+                answer = await self._push(reply, text, final, cut)
             except _ParserLost as lost:
                 deaths += lost.blamed
                 if deaths > 1:
@@ -237,7 +261,7 @@ class ChatClient:
             message = msgspec.json.decode(answer.message) if answer.message is not None else None
             return msgspec.json.decode(answer.deltas), message
 
-    async def _push(self, reply: Reply, text: str, final: bool) -> p.Deltas:
+    async def _push(self, reply: Reply, text: str, final: bool, cut: bool) -> p.Deltas:
         """One try at a push; raises _ParserLost when the process dies before it has answered."""
         await self.start()
         generation = self._process.generation if self._process else 0
@@ -249,7 +273,7 @@ class ChatClient:
             is_open = True
         reply.process = generation
         fields = None if is_open else reply.fields
-        return await self._call(p.Push(next(self._ids), reply.id, text, final, fields), p.Deltas, generation)
+        return await self._call(p.Push(next(self._ids), reply.id, text, final, fields, cut), p.Deltas, generation)
 
     async def close_reply(self, reply: Reply) -> None:
         """Drop a reply's parser; nothing happens when it is gone, after the final push for instance."""

@@ -62,6 +62,10 @@ class TokenMemo:
         self._remember(_Known(text, tokens, borders))
         return tokens, token
 
+    def forget(self) -> None:
+        """Forget all prompts."""
+        self._known.clear()
+
     def _longest(self, text: str) -> tuple[_Known | None, int]:
         best: tuple[_Known | None, int] = (None, 0)
         for known in self._known.values():

@@ -52,6 +52,33 @@ class Complete(Message, frozen=True, tag="complete"):
     body: bytes
 
 
+class Infill(Message, frozen=True, tag="infill"):
+    """The prompt for code between two pieces of code, and a check of its fields.  Answered by Rendered.
+
+    See :mod:`lcpd.chat.infill`.
+    """
+
+    call: int
+    prefix: str | list[str | int]
+    suffix: str | list[str | int]
+    prompt: str
+    files: list[tuple[str, str]]
+    """Name and text."""
+    context: int
+    """This and the next two in tokens, as :class:`lcpd.chat.infill.Room` has them."""
+    batch: int
+    reply: int
+    body: bytes
+
+
+class Pair(Message, frozen=True, tag="pair"):
+    """What a reranker is given of a query and a document.  Answered by Tokenized."""
+
+    call: int
+    query: str
+    document: str
+
+
 class Tokenize(Message, frozen=True, tag="tokenize"):
     """Tokens of a text, or of texts and tokens in turn.  Answered by Tokenized."""
 
@@ -96,6 +123,12 @@ class Remember(Message, frozen=True, tag="remember"):
     """The tokens of the generation prompt and of the reply."""
 
 
+class Forget(Message, frozen=True, tag="forget"):
+    """Keep nothing of the prompts and replies that were seen so far, but for open replies.  Answered by Done."""
+
+    call: int
+
+
 class Push(Message, frozen=True, tag="push"):
     """Add text to the reply parser `stream`.  Answered by Deltas.
 
@@ -107,6 +140,8 @@ class Push(Message, frozen=True, tag="push"):
     text: str
     final: bool
     fields: bytes | None
+    cut: bool = False
+    """With a final one: the reply did not come to its end."""
 
 
 class Close(Message, frozen=True, tag="close"):
@@ -116,7 +151,21 @@ class Close(Message, frozen=True, tag="close"):
     stream: int
 
 
-ToChat = Open | Render | Complete | Tokenize | Detokenize | Spell | Template | Remember | Push | Close
+ToChat = (
+    Open
+    | Render
+    | Complete
+    | Infill
+    | Pair
+    | Tokenize
+    | Detokenize
+    | Spell
+    | Template
+    | Remember
+    | Forget
+    | Push
+    | Close
+)
 
 # ---- answers ---------------------------------------------------------------------------------------------
 
@@ -127,7 +176,8 @@ class Opened(Message, frozen=True, tag="opened"):
     call: int
     info: bytes
     """JSON: the template's ``caps``, ``supports_thinking``, ``explicit`` and ``source``; the vocabulary's ``bos_token``
-    and ``eos_token``, as texts; ``settings``: what holds where a request says nothing, in llama-server's words."""
+    and ``eos_token``, as texts; ``settings``: what holds where a request says nothing, in llama-server's words;
+    ``infill_lacks``: names of the tokens that it lacks for Infill, which is refused where there are some."""
     n_vocab: int
 
 

@@ -74,6 +74,12 @@ class Replays:
             _, replies = self._replies.popitem(last=False)
             self._tokens -= sum(map(len, replies))
 
+    def forget(self) -> None:
+        """Forget all replies."""
+        self._replies.clear()
+        self._verdicts.clear()
+        self._tokens = 0
+
     def applied(
         self, tokens: Tokens, spans: Sequence[Span], ends: Collection[int], same: Same
     ) -> tuple[Tokens, list[Span]]:

@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 
 from lcpd.chat import protocol as p
+from lcpd.chat.infill import Gap, Marks, Mixed, Room, lay_out
 from lcpd.chat.memo import TokenMemo
 from lcpd.chat.parser import Comparison, ReplyParser
+from lcpd.chat.ranking import Ends, pair
 from lcpd.chat.replay import Replays
 from lcpd.chat.schema import asked_schema, ignored_keyword, patterns
 from lcpd.engine.protocol import pack, unpack
@@ -39,6 +41,8 @@ _UNSUPPORTED_PATTERN = "unanchored"
 """A pattern that llama.cpp takes for any string, as it does with all that it cannot express."""
 _NUMBER = re.compile(r"\s*[-+]?[0-9]{1,20}")
 """What llama.cpp takes for a token id among the keys of an object."""
+_TRIGGERS = (0, 1)
+"""Kinds of grammar triggers that are a text: llama.cpp's TOKEN and WORD."""
 _PARSER_ONLY = ("chat_parser", "message_delimiters")
 """Fields that the engine has no use for; the parser's description can be 100 KB."""
 # llama.h, LLAMA_TOKEN_ATTR_*: the tokeniser cuts the text at control and user-defined tokens first of all.
@@ -59,12 +63,14 @@ class Service:
         self._parsers: dict[int, ReplyParser] = {}
         self._memo = TokenMemo(self._tokenize_prompt, border_tokens(self._model))
         self._replays = Replays()
+        self._gap_marks = gap_marks(self._model)
 
     def opened(self, call: int) -> p.Opened:
         """The answer to Open."""
         bos, eos = self._model.text_marks
         settings = bridge.Request(self._params, self._model.handle, b"{}").info()["settings"]
         info = {**self._chat.info(), "bos_token": bos, "eos_token": eos, "settings": settings}
+        info["infill_lacks"] = self._gap_marks.lacking
         return p.Opened(call, msgspec.json.encode(info), self._model.n_vocab)
 
     def answer(self, call: p.ToChat) -> p.FromChat:
@@ -84,8 +90,16 @@ class Service:
                 return self._rendered(call.call, fields.pop("prompt"), fields)
             case p.Complete():
                 return self._rendered(call.call, call.prompt, msgspec.json.decode(call.body))
+            case p.Infill():
+                files, code = self._infill(call)
+                # The files stay while the code changes: where they end is worth a checkpoint, as after a system text.
+                spans = [p.Span("system", 0, len(files)), p.Span("user", len(files), len(code))]
+                return self._rendered(call.call, files + code, msgspec.json.decode(call.body), spans)
+            case p.Pair():
+                tokens = pair(call.query, call.document, *rank_layout(self._model), self._plain)
+                return p.Tokenized(call.call, pack(np.array(tokens, np.int32)))
             case p.Tokenize():
-                return p.Tokenized(call.call, pack(self._tokenize(call)))
+                return p.Tokenized(call.call, pack(self._mixed(call.text, call.add_special, call.parse_special)))
             case p.Detokenize():
                 return p.Texts(call.call, [self._bytes(unpack(run)).decode("utf-8", "replace") for run in call.runs])
             case p.Spell():
@@ -95,6 +109,10 @@ class Service:
             case p.Remember():
                 self._replays.remember(call.prompt, unpack(call.reply))
                 return p.Done(call.call)
+            case p.Forget():
+                self._memo.forget()
+                self._replays.forget()
+                return p.Done(call.call)
             case p.Push():
                 return self._push(call)
             case p.Close():
@@ -103,13 +121,16 @@ class Service:
             case p.Open():
                 return p.Problem(call.call, "a chat process holds one model")
 
-    def _rendered(self, call: int, prompt: str | list[int], fields: dict[str, Any]) -> p.Rendered:
+    def _rendered(
+        self, call: int, prompt: str | list[int], fields: dict[str, Any], spans: list[p.Span] | None = None
+    ) -> p.Rendered:
+        """`spans`: where they are known already."""
         data = msgspec.json.encode(fields)
         request = bridge.Request(self._params, self._model.handle, data)
         self._check_biases(fields.get("logit_bias") or {})
         self._check_grammar(request, fields)
         tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
-        spans = [p.Span(*span) for span in request.spans(tokens)]
+        spans = spans or [p.Span(*span) for span in request.spans(tokens)]
         comparison = Comparison(request, str(fields.get("generation_prompt") or ""), self._bytes)
         tokens, spans = self._replays.applied(tokens, spans, self._model.end_tokens, comparison)
         return p.Rendered(
@@ -177,12 +198,16 @@ class Service:
     def _push(self, call: p.Push) -> p.FromChat:
         if call.fields is not None:
             request = bridge.Request(self._params, self._model.handle, call.fields)
-            end_tags = msgspec.json.decode(call.fields).get("reasoning_budget_end_tags") or []
-            self._parsers[call.stream] = ReplyParser(request, end_tags)
+            fields = msgspec.json.decode(call.fields)
+            end_tags = fields.get("reasoning_budget_end_tags") or []
+            openings = [
+                trigger["value"] for trigger in fields.get("grammar_triggers") or [] if trigger["type"] in _TRIGGERS
+            ]
+            self._parsers[call.stream] = ReplyParser(request, end_tags, openings)
         parser = self._parsers.get(call.stream)
         if parser is None:
             return p.Problem(call.call, f"reply {call.stream} is not open")
-        deltas, message = parser.push(call.text, call.final)
+        deltas, message = parser.push(call.text, call.final, call.cut)
         if call.final:
             del self._parsers[call.stream]
         return p.Deltas(
@@ -193,10 +218,20 @@ class Service:
         """Of what the daemon sends; all of it once came from this process or from the model."""
         return b"".join(self._model.piece(token, special=True) for token in tokens.tolist())
 
-    def _tokenize(self, call: p.Tokenize) -> Tokens:
-        parts = [call.text] if isinstance(call.text, str) else call.text
+    def _infill(self, call: p.Infill) -> tuple[list[int], list[int]]:
+        if lacking := self._gap_marks.lacking:
+            raise ModelError(f"the vocabulary has no {' and no '.join(lacking)} token")
+        gap = Gap(call.prefix, call.suffix, call.prompt, call.files)
+        return lay_out(gap, Room(call.context, call.batch, call.reply), self._gap_marks, self._plain)
+
+    def _plain(self, text: Mixed, parse_special: bool) -> list[int]:
+        tokens: list[int] = self._mixed(text, False, parse_special).tolist()
+        return tokens
+
+    def _mixed(self, text: Mixed, add_special: bool, parse_special: bool) -> Tokens:
+        parts = [text] if isinstance(text, str) else text
         tokens = [
-            self._model.tokenize(part, call.add_special and not index, call.parse_special)
+            self._model.tokenize(part, add_special and not index, parse_special)
             if isinstance(part, str)
             else np.array([part], np.int32)
             for index, part in enumerate(parts)
@@ -217,6 +252,37 @@ def _changed(body: bytes, overrides: bytes, more: bytes) -> bytes:
     changed = {**msgspec.json.decode(body), **msgspec.json.decode(overrides)}
     changed["messages"] = [*changed["messages"], *msgspec.json.decode(more)]
     return msgspec.json.encode(changed)
+
+
+def gap_marks(model: Model) -> Marks:
+    """The vocabulary's tokens for Infill."""
+    import llama_cpp.llama_cpp as llama
+
+    vocab = model.vocab
+    bos = llama.llama_vocab_bos(vocab) if llama.llama_vocab_get_add_bos(vocab) else -1
+    return Marks(
+        pre=llama.llama_vocab_fim_pre(vocab),
+        suf=llama.llama_vocab_fim_suf(vocab),
+        mid=llama.llama_vocab_fim_mid(vocab),
+        rep=llama.llama_vocab_fim_rep(vocab),
+        sep=llama.llama_vocab_fim_sep(vocab),
+        bos=bos,
+    )
+
+
+def rank_layout(model: Model) -> tuple[str | None, Ends]:
+    """The model's template for pairs, if it has one, and how its vocabulary marks the ends of texts."""
+    import llama_cpp.llama_cpp as llama
+
+    vocab = model.vocab
+    template = llama.llama_model_chat_template(model.handle, b"rerank")
+    eos = llama.llama_vocab_eos(vocab)
+    ends = Ends(
+        bos=llama.llama_vocab_bos(vocab) if llama.llama_vocab_get_add_bos(vocab) else -1,
+        eos=(eos if eos >= 0 else llama.llama_vocab_sep(vocab)) if llama.llama_vocab_get_add_eos(vocab) else -1,
+        sep=llama.llama_vocab_sep(vocab) if llama.llama_vocab_get_add_sep(vocab) else -1,
+    )
+    return template.decode("utf-8", "replace") if template else None, ends
 
 
 def border_tokens(model: Model) -> dict[int, str]:

@@ -41,7 +41,7 @@ PRINTABLE = ("lib", "peer", "key")
     help="llama-server: also build the peer for comparisons.",
 )
 @click.option("--jobs", "-j", type=click.IntRange(min=1), help="Compilers at once; default: by CPUs and free memory.")
-@click.option("--force", is_flag=True, help="Build again even if up to date; with --remove: even the active build.")
+@click.option("--force", is_flag=True, help="Build again even if up to date; with --remove: even a build in use.")
 @click.option("--activate/--no-activate", default=True, help="Whether the finished build becomes the one in use.")
 @click.option("--list", "show_list", is_flag=True, help="List the finished builds.")
 @click.option("--remove", "remove_key", metavar="KEY", help="Delete a finished build.")
@@ -63,7 +63,7 @@ def build(
 ) -> None:
     """Compile llama.cpp and lcpd's bridge for this machine, test the result and make it the one in use.
 
-    Returns at once when that build exists already.  Builds are kept side by side.
+    Returns at once when that build exists already.  The builds before it are kept side by side, the newest three.
     """
     if print_what is not None:
         click.echo(_printable(print_what))
@@ -129,5 +129,5 @@ def _remove(key: str, force: bool) -> None:
 
     store = Store(dirs().builds)
     with store.locked(click.echo):
-        store.remove(key, even_active=force)
+        store.remove(key, force=force)
     click.echo(f"removed {key}")

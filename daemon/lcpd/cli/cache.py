@@ -72,13 +72,17 @@ def unpin(daemon: Daemon, number: int) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def purge(daemon: Daemon, yes: bool) -> None:
-    """Forget all prompts: in RAM, pinned ones too, on disk, and in idle slots.  Needs an admin key."""
+    """Forget all prompts and replies: in RAM, pinned ones too, on disk, in idle slots, and stored responses.
+
+    Needs an admin key.
+    """
     if not yes:
         click.confirm(f"Remove everything that the daemon at {daemon.address} has cached?", abort=True)
     purged = daemon.post("/cache/purge", {}, "purged")["purged"]
     click.echo(f"RAM: {_size(purged['ram']['bytes'])} removed")
     if "disk" in purged:
         click.echo(f"disk: {purged['disk']['files']:,} files ({_size(purged['disk']['bytes'])}) removed")
+    click.echo(f"stored responses: {purged['responses']['count']:,} removed")
 
 
 def _body(file: IO[bytes]) -> Json:
@@ -168,9 +172,15 @@ def explained(report: Json) -> str:
         lines.append(f"computed {part['begin']:,} to {part['end']:,} ({part['end'] - part['begin']:,}): {_why(part)}")
     lost = sum(part["end"] - part["begin"] for part in report["why"] if part["reason"] not in _NOT_LOST)
     lines.append(f"lost: {lost:,} tokens" if lost else "nothing was lost: no cache could have done better")
+    lines += [_NORMALISED.get(rule, rule) for rule in report.get("normalised", [])]
     return "\n".join(lines)
 
 
+_NORMALISED = {
+    "tool-order": "the tools came in another order than before and were rendered in the old one",
+    "attribution": "a line in front of the system text, which differs from session to session, was left out",
+    "tool-keys": "tools had their keys in another order than before and were rendered as they were written then",
+}
 _TIERS = (("vram", "in its slot"), ("shared", "shared with another slot"), ("ram", "from RAM"), ("disk", "from disk"))
 
 

@@ -126,23 +126,28 @@ def _own_key(server: ServerSettings, admin: bool) -> KnownKey | None:
 def _first_key(file: Path) -> KnownKey | None:
     """The first key that a file has itself, not its hash.  Raises click.ClickException."""
     try:
-        lines = read_keys(file.read_text(), str(file))
+        text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file} cannot be read: {error}") from error
+    return _first_of(text, str(file), lambda program: f"awk '{program}' {shlex.quote(str(file))}")
+
+
+def _first_key_in(variable: str) -> KnownKey | None:
+    """The same for a variable."""
+    text = os.environ.get(variable, "")
+    return _first_of(
+        text, f"environment {variable}", lambda program: f"printf '%s\\n' \"${variable}\" | awk '{program}'"
+    )
+
+
+def _first_of(text: str, where: str, awk: Callable[[str], str]) -> KnownKey | None:
+    """`awk`: the command that runs a program over the text."""
+    try:
+        lines = read_keys(text, where)
     except KeyFileError as error:
         raise click.ClickException(str(error)) from error
     for line in lines:
         if line.secret is not None:
             place = f'$1 == "{line.key.name}" {{print $2}}' if line.named else f"NR == {line.number} {{print $1}}"
-            return KnownKey(line.secret, f"\"$(awk '{place}' {shlex.quote(str(file))})\"")
+            return KnownKey(line.secret, f'"$({awk(place)})"')
     return None
-
-
-def _first_key_in(variable: str) -> KnownKey | None:
-    """The same for a variable."""
-    try:
-        lines = read_keys(os.environ.get(variable, ""), f"environment {variable}")
-    except KeyFileError as error:
-        raise click.ClickException(str(error)) from error
-    secret = next((line.secret for line in lines if line.secret is not None), None)
-    return KnownKey(secret, f'"${CLIENT_KEY}"') if secret else None

@@ -139,17 +139,18 @@ class ModelSettings(Section):
         min_length=1,
         description="Name to show to clients. Unset: derived from the model.",
     )
-    ctx: int = Field(
+    ctx: Annotated[int, Field(ge=0, le=2**24)] | Literal["auto"] = Field(
         default=0,
-        ge=0,
-        le=2**24,
         json_schema_extra={"unit": "tokens"},
-        description="Context length. 0 = the model's own limit, but at most 32768.",
+        description="Context length. 0 = the model's own limit, but at most 32768. auto = the longest one that fits"
+        " into the free memory with a margin of 256 MiB.",
     )
     slots: int = Field(default=4, ge=1, le=64, description="Sequences that can run at once.")
-    kv: KvType = Field(
+    kv: KvType | Literal["auto"] = Field(
         default="f16",
-        description="Type of the KV cache, used for K and V. The quantised ones need flash attention.",
+        description="Type of the KV cache, used for K and V. The quantised ones need flash attention. auto = the most"
+        " exact one from f16 on with which the context fits; with ctx = auto, f16 where the model's whole context fits"
+        " with it, else q8_0.",
     )
     threads: int = Field(
         default=0,
@@ -195,11 +196,25 @@ class ModelSettings(Section):
         " models, besides one every cache.checkpoint_interval; 0 = none at all.",
     )
 
+    embeddings: Literal["auto", "mean", "cls", "last", "off"] = Field(
+        default="auto",
+        description="How a text's tokens become one vector for /v1/embeddings: their mean, the first or the last one."
+        " auto = as the model's file says, mean where it says nothing. off = none are made.",
+    )
+    embeddings_ctx: int = Field(
+        default=2048,
+        ge=1,
+        le=2**24,
+        json_schema_extra={"unit": "tokens"},
+        description="Longest text that can be embedded or ranked. Memory for so many tokens is taken with the first"
+        " one, and given back after a minute without any.",
+    )
+
     @field_validator("flash_attn")
     @classmethod
     def _quantised_kv_needs_flash_attention(cls, value: str, info: ValidationInfo) -> str:
         kv = info.data.get("kv", "f16")
-        if value == "off" and kv not in UNQUANTISED_KV:
+        if value == "off" and kv not in (*UNQUANTISED_KV, "auto"):
             raise ValueError(f"must not be off with model.kv = {kv!r}: a quantised V cache needs it")
         return value
 
@@ -239,6 +254,11 @@ class SchedulerSettings(Section):
         le=2**24,
         json_schema_extra={"unit": "tokens"},
         description="Tokens that such a wait must save.",
+    )
+    retry_grace: SecondsOrNever = Field(
+        default=5.0,
+        description="Time for which the reply of a client that went away is remembered: when the same request comes"
+        " again within it, it gets that from the start and goes on behind it; 0 = it begins anew.",
     )
 
 
@@ -304,14 +324,16 @@ class CacheSettings(Section):
 
     ram: Size = size_field(
         8 * 2**30,
-        description="Memory for it, taken as it fills and never more than this; 0 = no prompt cache.",
+        description="Memory for it, taken as it fills and never more than this; halved at the start until it fits into"
+        " what is available. 0 = no prompt cache.",
     )
     checkpoint_interval: int = Field(
         default=8192,
         ge=64,
         le=2**24,
         json_schema_extra={"unit": "tokens"},
-        description="Distance between checkpoints of a long prompt on recurrent and sliding-window models.",
+        description="Distance between checkpoints of a long prompt on recurrent and sliding-window models, at most: what a"
+        " crash costs.",
     )
     save_after: SecondsOrNever = Field(
         default=5.0,
@@ -325,6 +347,16 @@ class CacheSettings(Section):
         default=True,
         description="Whether a reply that comes back in a conversation is taken as the tokens that were generated,"
         " however the client or the template wrote it.",
+    )
+    drop_attribution: bool = Field(
+        default=True,
+        description="Whether the line that Claude Code puts in front of its system text, other ones in each session, is"
+        " left out of the prompt.",
+    )
+    stable_tools: bool = Field(
+        default=True,
+        description="Whether tools that come in another order than before, or written with their keys in another order,"
+        " are rendered as they were the first time.",
     )
     anticipate: bool = Field(
         default=True,
@@ -366,6 +398,25 @@ class CacheSettings(Section):
     )
 
 
+class MetricsSettings(Section):
+    """Figures for Prometheus, which GET /metrics of the server gives in any case, and traces."""
+
+    port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="TCP port for GET /metrics alone, where no key is asked for; 0 = none.",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on with it.")
+    traces: str = Field(
+        default="",
+        pattern=r"^(https?://.+)?$",
+        examples=["http://127.0.0.1:4318/v1/traces"],
+        description="Where to send a trace of every request (OpenTelemetry, OTLP over HTTP); needs lcpd[otel]. Empty:"
+        " nowhere.",
+    )
+
+
 class LogSettings(Section):
     """Logging."""
 
@@ -391,6 +442,7 @@ class Settings(BaseSettings):
     engine: EngineSettings = EngineSettings()
     chat: ChatSettings = ChatSettings()
     cache: CacheSettings = CacheSettings()
+    metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
     @classmethod

@@ -2,6 +2,9 @@
 
 Pure functions from text to text.  Comments (// and /* */), trailing commas and a byte order mark are taken, because
 OpenCode, Claude Code, Qwen Code and editors do so.
+
+Written here because no library on PyPI does it (November 2026): jsonc-edit runs Node.js and fetches a package with npm;
+json-five keeps comments, but leaves it to the caller to place white space and commas; the others only read.
 """
 
 from __future__ import annotations

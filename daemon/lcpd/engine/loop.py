@@ -38,6 +38,7 @@ from lcpd.engine.batches import Batches
 from lcpd.engine.batching import Prefill, plan
 from lcpd.engine.commands import CommandQueue, Pieces
 from lcpd.engine.damage import DamagedPiece
+from lcpd.engine.embedder import Embedder
 from lcpd.engine.job import Job
 from lcpd.engine.outbox import Outbox
 from lcpd.engine.pace import Pace
@@ -75,9 +76,11 @@ class DecodeLoop:
         emit_interval: float = 0.0,
         max_stall: float = 0.2,
         alignment: int = 1,
+        embedder: Embedder | None = None,
     ) -> None:
         """`emit_interval`: seconds for which tokens may be gathered before they are sent; `max_stall`: seconds that
-        running replies may wait for a step's prefill; `alignment`: batches end at its multiples."""
+        running replies may wait for a step's prefill; `alignment`: batches end at its multiples; `embedder`: None where
+        no texts are embedded."""
         self._context = context
         self._send = send
         self._picker = Picker(model, context)
@@ -86,6 +89,9 @@ class DecodeLoop:
         self._outbox = Outbox(send, emit_interval)
         self._pace = Pace(context.n_batch, context.n_ubatch, max_stall, alignment)
         self._batches = Batches(context)
+        self._embedder = embedder
+        self._embedded_last = False
+        """Whether the last step with a choice between the two embedded instead of prefilling."""
         self._commands = CommandQueue()
         self._queued: dict[int, _Queued] = {}
         self._jobs: dict[int, Job] = {}
@@ -97,22 +103,26 @@ class DecodeLoop:
     @property
     def batches(self) -> int:
         """`llama_decode` calls that were decoded."""
-        return self._batches.count
+        return self._batches.count + (self._embedder.batches if self._embedder else 0)
 
     @property
     def tokens(self) -> int:
         """Tokens that were decoded."""
-        return self._batches.tokens
+        return self._batches.tokens + (self._embedder.tokens if self._embedder else 0)
 
     @property
     def running(self) -> int:
-        """Requests in prefill or decode that do not wait for cells."""
-        return sum(not job.starved for job in self._jobs.values())
+        """Requests in prefill or decode that do not wait for cells, and whether texts are embedded."""
+        return sum(not job.starved for job in self._jobs.values()) + self._embeds
 
     @property
     def busy(self) -> bool:
         """Whether a step has something to do: a command, or a job that does not wait for cells."""
         return bool(self._commands) or self.running > 0
+
+    @property
+    def _embeds(self) -> bool:
+        return self._embedder is not None and self._embedder.busy
 
     # ---- commands that keep their order ----------------------------------------------------------------
 
@@ -220,20 +230,36 @@ class DecodeLoop:
             done = min(job.done, len(job.prompt))
             self._send(p.Parked(request, job.seq, done, _pack(job.held), _pack(job.generated)))
 
+    def embed(self, command: p.Embed) -> None:
+        """Queue texts; sends Embedded for each."""
+        if self._embedder is None:
+            self._send(p.Embedded(command.request, 0, b"", "texts are not embedded here"))
+        else:
+            self._embedder.add(command)
+
+    def stop_embedding(self, request: int) -> None:
+        """Forget the texts of a request that wait."""
+        if self._embedder:
+            self._embedder.drop(request)
+
     # ---- steps -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Carry out commands, decode one token of every running reply, and prefill what the budget allows.
+        """Carry out commands, decode one token of every running reply, and prefill what the budget allows, or embed.
 
         While replies run, one piece of heavy work at most is done; otherwise as much as fits `max_stall`.
         """
         begun = time.monotonic()
         if self._commands:
-            pieces = 1 if any(not job.prefilling for job in self._jobs.values()) else sys.maxsize
+            pieces = 1 if self._replies_run else sys.maxsize
             self._commands.advance(pieces, self._pace.max_stall)
         copying = time.monotonic() - begun
         self._decode_replies()
-        self._prefill(copying)
+        waiting = [job for job in self._jobs.values() if job.prefilling and not job.starved]
+        if self._embedder and self._embedder.busy and self._embeds_now(self._embedder, waiting):
+            self._embedder.step(self._replies_run, copying + self._pace.decode_seconds * self._replies_run)
+        else:
+            self._prefill(waiting, copying)
         if self._cells_needed and not self._commands:  # commands may free cells
             self._send(p.Starved(self._cells_needed))
             self._cells_needed = 0
@@ -257,12 +283,23 @@ class DecodeLoop:
         self._sample(jobs, list(range(len(jobs))))
         self._pace.observe_decode(time.monotonic() - begun)
 
-    def _prefill(self, copying: float) -> None:
-        """Prefill; `copying`: seconds that this step has spent on commands."""
-        waiting = [job for job in self._jobs.values() if job.prefilling and not job.starved]
+    @property
+    def _replies_run(self) -> bool:
+        return any(not job.prefilling for job in self._jobs.values())
+
+    def _embeds_now(self, embedder: Embedder, waiting: list[Job]) -> bool:
+        """Whether this step embeds instead of prefilling: they take turns, unless what prefills is more urgent."""
+        if waiting:
+            urgent = min(job.priority for job in waiting) < embedder.priority
+            self._embedded_last = not (urgent or self._embedded_last)
+            return self._embedded_last
+        return True
+
+    def _prefill(self, waiting: list[Job], copying: float) -> None:
+        """Prefill these jobs; `copying`: seconds that this step has spent on commands."""
         if not waiting:
             return
-        replies_run = any(not job.prefilling for job in self._jobs.values())
+        replies_run = self._replies_run
         prefills = [Prefill(job.request, job.priority, job.turn, job.done, job.next_cut()) for job in waiting]
         for chunk in plan(prefills, self._pace.budget(replies_run, copying)):
             job = self._jobs[chunk.request]

@@ -98,6 +98,15 @@ class ContextSettings(msgspec.Struct, frozen=True):
     """Seconds that running streams may wait for a step's prefill."""
 
 
+class EmbeddingSettings(msgspec.Struct, frozen=True):
+    """How texts become vectors, in a context of their own that is made when the first one comes."""
+
+    pooling: Literal["auto", "mean", "cls", "last"]
+    """auto: what the model's file says, and mean where it says nothing."""
+    n_ctx: int
+    """Tokens of the longest text; what the model was trained for where that is less."""
+
+
 class Load(Message, frozen=True, tag="load"):
     """Load a model.  Answered by LoadProgress messages, then Loaded or LoadFailed."""
 
@@ -107,6 +116,8 @@ class Load(Message, frozen=True, tag="load"):
     context: ContextSettings
     arena_bytes: int = 0
     """Size of the arena, whose descriptor came along with the hello; 0: there is none."""
+    embeddings: EmbeddingSettings | None = None
+    """None: texts are not embedded."""
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -211,11 +222,33 @@ class Clear(Message, frozen=True, tag="clear"):
     seq: int
 
 
+class Embed(Message, frozen=True, tag="embed"):
+    """Make vectors of texts, beside everything else.  Answered by one Embedded for each text, in order.
+
+    No sequence is touched.  Where the model is a reranker (ModelInfo.pooling is "rank") a vector is one number.
+    """
+
+    model: str
+    request: int
+    """A number of its own: that of a Start may be the same."""
+    texts: list[bytes]
+    """The tokens of each, packed."""
+    priority: int = 0
+    """As in Start; it takes turns with prefills that are no more urgent, and lets others go first."""
+
+
+class StopEmbedding(Message, frozen=True, tag="stop-embedding"):
+    """Forget the texts of an Embed that have no vector yet.  Not answered."""
+
+    model: str
+    request: int
+
+
 class Quit(Message, frozen=True, tag="quit"):
     """Exit with status 0."""
 
 
-ToWorker = Load | Start | Mark | Cancel | Park | Save | Clear | Quit
+ToWorker = Load | Start | Mark | Cancel | Park | Save | Clear | Embed | StopEmbedding | Quit
 
 # ---- worker -> daemon ------------------------------------------------------------------------------------
 
@@ -254,6 +287,16 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """A checkpoint has at most so many bytes; 0 on models that need none."""
     flash_attn: bool | None = None
     """Whether flash attention is used, however it was asked for; None where libllama does not tell."""
+    pooling: Literal["", "mean", "cls", "last", "rank"] = ""
+    """How the vectors of a text's tokens become one; "": texts are not embedded."""
+    generates: bool = True
+    """Whether it can generate at all; some models only embed."""
+    embedding_ctx: int = 0
+    """Tokens of the longest text that can be embedded."""
+    embedding_width: int = 0
+    """Numbers in a vector."""
+    memory: dict[str, dict[str, float]] = {}
+    """MiB of the buffers, as libllama logs them: what for (model, KV, RS, compute, output) -> device -> size."""
 
     @property
     def rolls_back(self) -> bool:
@@ -398,6 +441,18 @@ class Saved(Message, frozen=True, tag="saved"):
     """Runs of contiguous cells from which segments were copied; an estimate (:mod:`lcpd.native.runs`)."""
 
 
+class Embedded(Message, frozen=True, tag="embedded"):
+    """A text has become a vector."""
+
+    request: int
+    text: int
+    """Which of the Embed's texts."""
+    vector: bytes
+    """float32, little-endian, not normalised; empty where there is a problem."""
+    problem: str = ""
+    """Why there is none; the rest of the request is forgotten then."""
+
+
 class Starved(Message, frozen=True, tag="starved"):
     """There are no free cells for the next batch of running requests, which wait until some are freed.
 
@@ -429,6 +484,7 @@ FromWorker = (
     | Step
     | Parked
     | Saved
+    | Embedded
     | Starved
     | Finished
     | Failed

@@ -100,6 +100,33 @@ class Listener(Protocol):
         """The worker will not come back."""
 
 
+class Listeners:
+    """Several listeners as one; they are told in this order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def on_up(self, info: p.ModelInfo) -> None:
+        """See `Listener`."""
+        for listener in self._listeners:
+            listener.on_up(info)
+
+    def on_message(self, message: p.FromWorker) -> None:
+        """See `Listener`."""
+        for listener in self._listeners:
+            listener.on_message(message)
+
+    def on_down(self, reason: str, cause: str) -> None:
+        """See `Listener`."""
+        for listener in self._listeners:
+            listener.on_down(reason, cause)
+
+    def on_failed(self, reason: str) -> None:
+        """See `Listener`."""
+        for listener in self._listeners:
+            listener.on_failed(reason)
+
+
 class NotReadyError(RuntimeError):
     """There is no worker to send to."""
 
@@ -139,6 +166,8 @@ class Supervisor:
         self.state = State.STOPPED
         self.progress = 0.0
         """Of loading, 0 to 1."""
+        self.load_seconds = 0.0
+        """What loading took the last time; 0 before the first."""
         self.batches = 0
         """Decoded by the worker, as its last beat said."""
         self.reason = ""
@@ -323,6 +352,7 @@ class Supervisor:
                             self.progress = fraction
                         case p.Loaded() as loaded:
                             devices = ", ".join(f"{n} layers on {d}" for d, n in loaded.info.devices.items())
+                            self.load_seconds = loaded.seconds
                             log.info("loaded %s in %.1f s: %s", loaded.info.description, loaded.seconds, devices)
                             return loaded.info
                         case p.LoadFailed(reason=reason):
@@ -346,7 +376,7 @@ class Supervisor:
                     watchdog.hear(message, time.monotonic())
                     self.batches = message.batches
                 else:
-                    self._computed = self._computed or isinstance(message, p.Prefilled | p.Step)
+                    self._computed = self._computed or isinstance(message, p.Prefilled | p.Step | p.Embedded)
                     self._tell(message)
         except ChannelClosed as error:
             if check.done() and not check.cancelled():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lcpd.cache.arena import ArenaError, ArenaView
 from lcpd.engine import protocol as p
+from lcpd.engine.embedder import BATCH, Embedder
 from lcpd.engine.loop import DecodeLoop
 from lcpd.engine.probe import Measured, measure
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
@@ -23,8 +24,9 @@ from lcpd.ipc.handshake import Refused, answer
 from lcpd.native import bridge
 from lcpd.native.context import Context, ContextSettings
 from lcpd.native.log import LogCapture
-from lcpd.native.model import Model, ModelError, ModelSettings
+from lcpd.native.model import Model, ModelError, ModelSettings, Pooling
 from lcpd.native.segment import Bytes
+from lcpd.planning import loglines
 
 BEAT_INTERVAL = 1.0
 """Seconds between two signs of life of the loop."""
@@ -65,6 +67,7 @@ def _serve(channel: Channel, load: p.Load) -> int:
         channel.send(p.LoadFailed(load.model, str(error)))
         return 4
     pinned = _pin(arena, model)
+    embedder = _embedder(channel, load, model, context.generates, log)
     loop = DecodeLoop(
         model,
         context,
@@ -74,12 +77,15 @@ def _serve(channel: Channel, load: p.Load) -> int:
         emit_interval=load.context.emit_interval,
         max_stall=load.context.max_stall,
         alignment=measured.alignment,
+        embedder=embedder,
     )
-    channel.send(p.Loaded(load.model, _info(load, model, context, cells, measured), time.monotonic() - begun))
+    channel.send(p.Loaded(load.model, _info(load, model, context, cells, measured, log), time.monotonic() - begun))
     gc.freeze()  # what is there now stays; collections need not walk over it
-    _run(channel, loop)
+    _run(channel, loop, embedder)
     if pinned is not None:
         bridge.unpin_host(pinned)
+    if embedder:
+        embedder.close()
     context.close()
     model.close()
     return 0
@@ -119,7 +125,7 @@ def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # the daemon keeps what its children write there
 
 
-def _info(load: p.Load, model: Model, context: Context, cells: int, measured: Measured) -> p.ModelInfo:
+def _info(load: p.Load, model: Model, context: Context, cells: int, measured: Measured, log: LogCapture) -> p.ModelInfo:
     import llama_cpp.llama_cpp as llama
 
     return p.ModelInfo(
@@ -141,7 +147,46 @@ def _info(load: p.Load, model: Model, context: Context, cells: int, measured: Me
         segment_bytes=measured.segment_bytes,
         checkpoint_bytes=measured.checkpoint_bytes,
         flash_attn=context.flash_attention,
+        generates=context.generates,
+        pooling=_pooling(load.embeddings, model) if load.embeddings else "",
+        embedding_ctx=_longest_text(load.embeddings, model) if load.embeddings else 0,
+        embedding_width=llama.llama_model_n_embd_out(model.handle),
+        memory=loglines.read(log.memory).buffers,
     )
+
+
+def _pooling(settings: p.EmbeddingSettings, model: Model) -> Pooling:
+    return model.pooling or "mean" if settings.pooling == "auto" else settings.pooling
+
+
+def _longest_text(settings: p.EmbeddingSettings, model: Model) -> int:
+    import llama_cpp.llama_cpp as llama
+
+    return min(settings.n_ctx, int(llama.llama_model_n_ctx_train(model.handle)))
+
+
+def _embedder(channel: Channel, load: p.Load, model: Model, generates: bool, log: LogCapture) -> Embedder | None:
+    """None where texts are not embedded."""
+    if load.embeddings is None:
+        return None
+    c = load.context
+    pooling, longest = _pooling(load.embeddings, model), _longest_text(load.embeddings, model)
+    batch = min(c.n_ubatch, longest, BATCH) if generates else longest
+    settings = ContextSettings(
+        n_ctx=longest,
+        n_seq=1,
+        n_batch=batch,
+        n_ubatch=batch,
+        threads=c.threads,
+        kv_type=c.kv_type,
+        flash_attn=c.flash_attn,
+        output="score" if pooling == "rank" else "vectors",
+    )
+
+    def make_context() -> Context:
+        return Context(model, settings, log)
+
+    return Embedder(make_context, channel.send, pooling, longest, c.max_stall, whole=not generates)
 
 
 def _load(channel: Channel, load: p.Load, log: LogCapture) -> tuple[Model, Context, int]:
@@ -194,7 +239,7 @@ def _window_cells(model: Model, c: p.ContextSettings) -> int:
     return llama.llama_model_n_swa(model.handle) * (c.slots + 1) + c.n_ubatch if model.kind == "swa" else 0
 
 
-def _run(channel: Channel, loop: DecodeLoop) -> None:
+def _run(channel: Channel, loop: DecodeLoop, embedder: Embedder | None) -> None:
     beaten = 0.0
     while True:
         timeout = 0.0 if loop.busy else BEAT_INTERVAL
@@ -208,6 +253,8 @@ def _run(channel: Channel, loop: DecodeLoop) -> None:
         if time.monotonic() - beaten >= BEAT_INTERVAL:
             beaten = time.monotonic()
             channel.send(p.Beat(loop.batches, loop.tokens, loop.running))
+            if embedder:
+                embedder.rest(beaten)
 
 
 def _obey(loop: DecodeLoop, command: p.ToWorker) -> None:
@@ -224,6 +271,10 @@ def _obey(loop: DecodeLoop, command: p.ToWorker) -> None:
             loop.save(command)
         case p.Clear():
             loop.clear(command.seq)
+        case p.Embed():
+            loop.embed(command)
+        case p.StopEmbedding():
+            loop.stop_embedding(command.request)
         case p.Load() | p.Quit():
             raise RuntimeError(f"{command!r} is out of place: a worker holds one model")
 

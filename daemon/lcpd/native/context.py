@@ -66,6 +66,29 @@ class ContextSettings:
     threads: int
     kv_type: str = "f16"
     flash_attn: Literal["auto", "on", "off"] = "auto"
+    output: Literal["logits", "vectors", "score"] = "logits"
+    """What decoding gives: logits, a vector for every token, or the score of a reranker (a model that is none has no
+    head for it, and gives the first number of a vector)."""
+
+
+def parameters(settings: ContextSettings) -> Any:
+    """The settings as libllama takes them: one context for all sequences, with a unified cache and short windows."""
+    params = llama.llama_context_default_params()
+    params.n_ctx = settings.n_ctx
+    params.n_seq_max = settings.n_seq
+    params.n_batch = settings.n_batch
+    params.n_ubatch = settings.n_ubatch
+    params.n_threads = settings.threads
+    params.n_threads_batch = settings.threads
+    params.type_k = params.type_v = KV_TYPES[settings.kv_type]
+    params.flash_attn_type = FLASH_ATTENTION[settings.flash_attn]
+    params.kv_unified = True
+    params.swa_full = False
+    if settings.output != "logits":
+        params.embeddings = True
+        rank = settings.output == "score"
+        params.pooling_type = llama.LLAMA_POOLING_TYPE_RANK if rank else llama.LLAMA_POOLING_TYPE_NONE
+    return params
 
 
 class Context:
@@ -75,18 +98,7 @@ class Context:
         """Raises ModelError when the context does not fit into memory or the settings do not go together."""
         log.errors.clear()
         log.flash_attention = None
-        params = llama.llama_context_default_params()
-        params.n_ctx = settings.n_ctx
-        params.n_seq_max = settings.n_seq
-        params.n_batch = settings.n_batch
-        params.n_ubatch = settings.n_ubatch
-        params.n_threads = settings.threads
-        params.n_threads_batch = settings.threads
-        params.type_k = params.type_v = KV_TYPES[settings.kv_type]
-        params.flash_attn_type = FLASH_ATTENTION[settings.flash_attn]
-        params.kv_unified = True
-        params.swa_full = False
-        handle = llama.llama_init_from_model(model.handle, params)
+        handle = llama.llama_init_from_model(model.handle, parameters(settings))
         if not handle:
             reason = "; ".join(log.errors) or "out of memory, or settings that do not go together"
             raise ModelError(f"no context of {settings.n_ctx} cells could be made: {reason}")
@@ -96,6 +108,9 @@ class Context:
         self.n_batch: int = llama.llama_n_batch(self.handle)
         self.n_ubatch: int = llama.llama_n_ubatch(self.handle)
         self.n_embd: int = llama.llama_model_n_embd_inp(model.handle)
+        self._n_embd_out: int = llama.llama_model_n_embd_out(model.handle)
+        self.generates = bool(self._memory) and bool(llama.llama_get_causal_attn(self.handle))
+        """Whether a token sees those before it and no others; otherwise the model only embeds, whole texts at once."""
         self.scratch = settings.n_seq - 1
         """The sequence through which state is exported and imported; empty in between."""
         self.flash_attention = log.flash_attention
@@ -176,6 +191,20 @@ class Context:
         if not pointer:
             raise DecodeError(f"row {row} has no logits")
         return np.ctypeslib.as_array(pointer, (n_vocab,))
+
+    def vectors(self, count: int) -> npt.NDArray[np.float32]:
+        """The vectors of the last batch's `count` tokens, of shape (count, width); valid until the next decode."""
+        pointer = llama.llama_get_embeddings(self.handle)
+        if not pointer:
+            raise DecodeError("the batch has no vectors")
+        return np.ctypeslib.as_array(pointer, (count, self._n_embd_out))
+
+    def score(self, seq: int) -> float:
+        """The reranker's score of what a sequence holds of the last batch."""
+        pointer = llama.llama_get_embeddings_seq(self.handle, seq)
+        if not pointer:
+            raise DecodeError(f"sequence {seq} has no score")
+        return float(pointer[0])
 
     # ---- sequences -------------------------------------------------------------------------------------
 

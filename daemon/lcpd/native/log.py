@@ -12,6 +12,7 @@ import llama_cpp.llama_cpp as llama
 # ggml.h, enum ggml_log_level
 _DEBUG, _INFO, _WARN, _ERROR, _CONTINUED = 1, 2, 3, 4, 5
 _LAYER = re.compile(r"load_tensors: layer\s+\d+ assigned to device (\S+?),")
+_MEMORY = re.compile(r"\S+: .*\bsize = +[\d.]+ MiB")
 _FLASH_ATTENTION = re.compile(r"\w+: flash_attn\s+= (enabled|disabled)|\w+: Flash Attention.* (enabled|disabled)\s*$")
 """As asked for, and how "auto" was settled."""
 
@@ -29,6 +30,8 @@ class LogCapture:
         """Device -> layers assigned to it by the last model load."""
         self.flash_attention: bool | None = None
         """Whether the context that was made last uses it; None: libllama has not said so."""
+        self.memory: deque[str] = deque(maxlen=100)
+        """Lines that tell the sizes of buffers, of the last model and of all that was made from it."""
         self.errors: deque[str] = deque(maxlen=20)
         """The last error lines, for messages to the user."""
         self._callback = llama.llama_log_callback(self._on_line)
@@ -40,6 +43,8 @@ class LogCapture:
             self._level = level
         if match := _LAYER.match(text):
             self.layers[match.group(1)] += 1
+        if _MEMORY.match(text):
+            self.memory.append(text.rstrip())
         if match := _FLASH_ATTENTION.match(text):
             self.flash_attention = "enabled" in match.groups()
         if self._level >= _ERROR and text.strip():

@@ -16,6 +16,10 @@ from lcpd.native.log import LogCapture
 
 Tokens = npt.NDArray[np.int32]
 Kind = Literal["attention", "swa", "hybrid", "recurrent"]
+Pooling = Literal["mean", "cls", "last", "rank"]
+"""How the vectors of a text's tokens become one: the mean, the first, the last, or the score of a reranker."""
+# llama.h, enum llama_pooling_type
+_POOLINGS: dict[str, Pooling] = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
 
 
 class ModelError(RuntimeError):
@@ -32,6 +36,8 @@ class ModelSettings:
     main_gpu: int = 0
     mmap: bool = True
     mlock: bool = False
+    simulated: bool = False
+    """Allocate nothing and read no weights: only to learn what a context would take."""
 
 
 class Model:
@@ -48,6 +54,7 @@ class Model:
         if not path.is_file():
             raise ModelError(f"{path}: no such file")
         log.layers.clear()
+        log.memory.clear()
         log.errors.clear()
         params = llama.llama_model_default_params()
         if settings is None:
@@ -56,6 +63,7 @@ class Model:
             params.n_gpu_layers = settings.gpu_layers
             params.main_gpu = settings.main_gpu
             params.load_mode = _load_mode(settings)
+            params.no_alloc = settings.simulated
             if settings.tensor_split:
                 devices = llama.llama_max_devices()
                 if len(settings.tensor_split) > devices:
@@ -99,6 +107,18 @@ class Model:
         return "swa" if llama.llama_model_n_swa(self.handle) > 0 else "attention"
 
     @property
+    def pooling(self) -> Pooling | None:
+        """How the model's file says that a text's vectors become one; None where it says nothing."""
+        key = f"{self._value('general.architecture')}.pooling_type"
+        return _POOLINGS.get(self._value(key))
+
+    def _value(self, key: str) -> str:
+        """A value of the file's metadata as text; "" where it has none."""
+        buffer = ctypes.create_string_buffer(256)
+        size = llama.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if size >= 0 else ""
+
+    @property
     def description(self) -> str:
         """libllama's one-line description."""
         buffer = ctypes.create_string_buffer(256)
@@ -134,6 +154,8 @@ class Model:
 
 
 def _load_mode(settings: ModelSettings) -> int:
+    if settings.simulated:
+        return llama.LLAMA_LOAD_MODE_NONE  # libllama cannot map a file without allocating
     if settings.mmap:
         return llama.LLAMA_LOAD_MODE_MMAP_MLOCK if settings.mlock else llama.LLAMA_LOAD_MODE_MMAP
     return llama.LLAMA_LOAD_MODE_MLOCK if settings.mlock else llama.LLAMA_LOAD_MODE_NONE

@@ -21,6 +21,7 @@ from lcpd.scheduler.report import Facts, report
 from lcpd.scheduler.request import Request, Stay
 from lcpd.scheduler.slots import Resume
 from lcpd.scheduler.state import State
+from lcpd.scheduler.tally import Tally
 
 log = logging.getLogger(__name__)
 _CLIENTS_REMEMBERED = 1024
@@ -29,12 +30,15 @@ _CLIENTS_REMEMBERED = 1024
 class Actions:
     """Everything that is sent to the engine goes through here."""
 
-    def __init__(self, model: str, state: State, send: Callable[[p.ToWorker], None], metrics: Metrics) -> None:
+    def __init__(
+        self, model: str, state: State, send: Callable[[p.ToWorker], None], metrics: Metrics, tally: Tally
+    ) -> None:
         """`send` raises NotReadyError while there is no engine."""
         self._model = model
         self._state = state
         self._send = send
         self._metrics = metrics
+        self._tally = tally
 
     def perform(self, action: d.Action, now: float) -> None:
         """Carry out one decision."""
@@ -66,7 +70,7 @@ class Actions:
         state = self._state
         demand = Demand(request.tokens, request.admission(state.table.capacity), samples=not request.anticipates)
         if request.cached is None:
-            request.report = report(self._facts(request), placement, prompt.name)
+            request.report = report(self._facts(request), placement, prompt.name, prompt.normalised)
         segments, piece = state.keeper.read(
             request.id, request.tokens, resume, hit=not request.anticipates, store=prompt.store
         )
@@ -76,6 +80,7 @@ class Actions:
         self._plan_meetings(request, resume.begin, room)
         state.table.start(request.id, placement, demand)
         request.waited += now - request.since
+        request.course.enter("restore", now)
         request.stay = Stay(seq, request.tokens, resume, now, done=resume.begin, saved_at=now)
         request.stay.exported = state.keeper.covered(request.tokens)
         request.following = None
@@ -186,17 +191,18 @@ class Actions:
         self._save(seq)
         self._state.starved = max(0, self._state.starved - table.alone(seq))
         table.empty(seq)
-        self._metrics.evictions.inc()
+        self._metrics.engine.slot_evictions.inc()
         self._try_send(p.Clear(self._model, seq))
 
     def _park(self, request: Request, lack: str) -> None:
         assert request.stay is not None, "only a running request is parked"
         request.stay.parking = True
-        self._metrics.preemptions.labels(lack).inc()
+        self._metrics.requests.preemptions.labels(lack).inc()
         self._try_send(p.Park(self._model, request.id))
 
     def _follow(self, request: Request, action: d.Follow, now: float) -> None:
         request.following, request.follow_until = Following(action.leader, action.position), action.until
+        self._metrics.requests.follows.inc()
         if not action.mark:
             return
         extent = self._state.keeper.mark(action.leader, action.position)
@@ -219,7 +225,7 @@ class Actions:
         self.cancel(request)
 
     def _expire(self, request: Request, now: float) -> None:
-        self._metrics.queue_timeouts.inc()
+        self._tally.over(request, "timed-out", now)
         waited = now - request.since + request.waited
         request.generation.emit(
             QueueTimedOut(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 
 from lcpd.engine.supervisor import SLEEP
-from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import Done, GenerationFailed, Prompt, Quarantined
 from lcpd.scheduler.recovery import KILLED, QUARANTINE_SECONDS, Quarantine, after_death, fingerprint, guilty
 from lcpd.scheduler.request import Request
+from lcpd.scheduler.retries import Retries
 from lcpd.scheduler.state import State
+from lcpd.scheduler.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -17,9 +18,10 @@ log = logging.getLogger(__name__)
 class Aftermath:
     """Brings the requests back into the queue, and owns the quarantine."""
 
-    def __init__(self, state: State, metrics: Metrics) -> None:
+    def __init__(self, state: State, tally: Tally, retries: Retries) -> None:
         self._state = state
-        self._metrics = metrics
+        self._tally = tally
+        self._retries = retries
         self._quarantine = Quarantine()
 
     def check(self, prompt: Prompt, now: float) -> None:
@@ -41,6 +43,8 @@ class Aftermath:
                 continue
             if request.closed:
                 del requests[request.id]
+                self._tally.over(request, "cancelled", now)
+                self._retries.left(request, now)
             elif stay is None:
                 request.run_again(now)
             elif request.anticipates:
@@ -56,11 +60,12 @@ class Aftermath:
                 if guilty(request.record, cause, alone):
                     del requests[request.id]
                     self._condemn(request, reason, now)
+                    self._tally.over(request, "quarantined", now)
                     request.generation.emit(Quarantined(_verdict(request, reason, cause)))
                 else:
                     request.run_again(now)
 
-    def fit(self, capacity: int) -> None:
+    def fit(self, capacity: int, now: float) -> None:
         """The worker is back with a context of `capacity` tokens, which may be less than before."""
         for request in list(self._state.requests.values()):
             if request.anticipates:
@@ -68,6 +73,7 @@ class Aftermath:
             complete = request.length == len(request.prompt.tokens) + request.prompt.max_tokens
             if request.length >= capacity + complete:
                 del self._state.requests[request.id]
+                self._tally.over(request, "failed", now)
                 request.generation.emit(
                     GenerationFailed(
                         f"the engine ran out of memory and runs with a context of {capacity} tokens now, which this"
@@ -80,7 +86,6 @@ class Aftermath:
     def _condemn(self, request: Request, reason: str, now: float) -> None:
         name = fingerprint(request.prompt)
         self._quarantine.add(name, now)
-        self._metrics.quarantined.inc()
         log.error(
             "the request of %d prompt tokens with hash %s is quarantined for %.0f s, because the engine died while it"
             " ran alone: %s",

@@ -7,17 +7,18 @@ is nothing to do, whenever something has happened or the time has come.
     generation    leaves it when                          then
     ----------    --------------                          ----
     waiting       Launch (see `decide`)                   running
-    waiting       closed                                  gone
+    waiting       closed                                  gone; its reply, if any, is left for a retry (`retries`)
     waiting       Expire                                  over with QueueTimedOut
     running       Finished, Failed                        over; the slot is idle
     running       Parked                                  parked: waits with what it has generated; the slot is idle
-    running       closed                                  Cancel is sent; over when the engine confirms
+    running       closed                                  Cancel is sent; over when the engine confirms, and the
+                                                          reply is left for a retry
     running       the engine dies or hangs                waiting, a suspect, to go on after what it has generated;
                                                           its consumer does not notice; gone if it was closed
     running       the engine dies, and it is found        over with Quarantined
                   guilty (see `recovery`)
     parked        Launch                                  running, with the same id; its consumer does not notice
-    parked        closed                                  Cancel is sent; gone
+    parked        closed                                  Cancel is sent; gone; the reply is left for a retry
     parked        the engine dies                         waiting, with what it has generated
     any           the engine fails for good               over with EngineFailed
     anticipation  Drop; Stop, once the engine confirms;   over with Done("cancelled")
@@ -49,11 +50,13 @@ from lcpd.scheduler.news import News
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.request import Request
+from lcpd.scheduler.retries import Retries
 from lcpd.scheduler.saver import Saver
 from lcpd.scheduler.slots import Slot
 from lcpd.scheduler.snapshot import snapshot
 from lcpd.scheduler.state import State
 from lcpd.scheduler.table import SlotTable
+from lcpd.scheduler.tally import Tally
 from lcpd.scheduler.view import Snapshot
 
 
@@ -69,19 +72,24 @@ class Dispatcher:
         send: Callable[[p.ToWorker], None],
         metrics: Metrics,
         clock: Clock | None = None,
+        on_over: Callable[[Request, str], None] = lambda request, outcome: None,
     ) -> None:
-        """`send` raises NotReadyError while there is no engine."""
+        """`send` raises NotReadyError while there is no engine.  `on_over`: see `Tally`."""
         self._state = State(policy, SlotTable(slots), Keeper(cache, policy, metrics))
-        self._actions = Actions(model, self._state, send, metrics)
-        self._news = News(self._state, metrics)
+        self._tally = Tally(self._state, metrics, on_over)
+        self._actions = Actions(model, self._state, send, metrics, self._tally)
+        self._retries = Retries(self._state)
+        self._news = News(self._state, self._tally, self._retries)
         self._saver = Saver(self._state, self._actions)
         self._fetching = Fetching(self._state, self._pump)
-        self._aftermath = Aftermath(self._state, metrics)
+        self._aftermath = Aftermath(self._state, self._tally, self._retries)
         self.on_work: Callable[[], None] = lambda: None
         """Called when somebody waits for the engine."""
         self._idle_since = 0.0
         self._metrics = metrics
-        metrics.at_scrape(lambda: metrics.show_cache(cache.stats()))
+        metrics.at_scrape(self._tally.show)
+        metrics.at_scrape(lambda: metrics.cache.show_ram(cache.figures()))
+        cache.tell_ages(metrics.cache)
         self._clock = clock or LoopClock()
         self._ids = itertools.count(1)
         self._timer: Timer | None = None
@@ -108,6 +116,16 @@ class Dispatcher:
         """Seconds since there was last something to do; 0 while requests run or wait."""
         return 0.0 if self._state.requests else self._clock.now() - self._idle_since
 
+    @property
+    def suspects(self) -> bool:
+        """Whether a generation may have crashed the engine."""
+        return self._state.suspects
+
+    def touch(self) -> None:
+        """Somebody uses the engine for something else: it is not idle."""
+        self._idle_since = self._clock.now()
+        self.on_work()
+
     def snapshot(self) -> Snapshot:
         """What each slot does, and who waits."""
         return snapshot(self._state.view(), self._state.requests.values(), self._clock.now())
@@ -131,8 +149,9 @@ class Dispatcher:
         self._fetching.disk = disk
 
     def forget(self) -> None:
-        """Empty all idle slots, keep nothing of what is on its way from slots to RAM, nor a report of what is over."""
+        """Empty all idle slots, keep nothing of what is on its way from slots to RAM, nor of what is over."""
         self._actions.forget()
+        self._retries.forget()
         self._state.forget_reports()
 
     async def model_info(self) -> p.ModelInfo:
@@ -150,6 +169,8 @@ class Dispatcher:
             raise QueueFull(f"{new} requests wait already (server.queue_size)", self._state.retry_after())
         generation = Generation(next(self._ids), prompt, now, self._close)
         request = self._state.requests[generation.id] = Request(generation, since=now)
+        self._tally.came(request)
+        self._retries.begin(request, now)
         self._fetching.begin(request)
         if prompt.kind == "generate":
             self.on_work()
@@ -160,6 +181,7 @@ class Dispatcher:
         request = self._state.requests.get(generation.id)
         if request is None or request.closed:
             return
+        self._tally.left(request)
         if request.stay is not None:
             request.closed = True
             self._actions.cancel(request)
@@ -167,6 +189,8 @@ class Dispatcher:
         del self._state.requests[request.id]
         if request.parked:
             self._actions.cancel(request)
+        self._tally.over(request, "cancelled", self._clock.now())
+        self._retries.left(request, self._clock.now())
         self._pump()
 
     def _pump(self) -> None:
@@ -179,15 +203,12 @@ class Dispatcher:
             # Nothing more can be done about it; the engine says so again when it still lacks cells.
             self._state.starved = 0
         self._saver.look(now)
+        self._retries.expire(now)
         if self._timer is not None:
             self._timer.cancel()
-        moments = [m for m in (d.next_moment(view, now), self._saver.next_moment(now)) if m is not None]
+        due = (d.next_moment(view, now), self._saver.next_moment(now), self._retries.next_moment())
+        moments = [moment for moment in due if moment is not None]
         self._timer = self._clock.call_later(min(moments) - now, self._pump) if moments else None
-        self._show_load()
-
-    def _show_load(self) -> None:
-        self._metrics.running.set(sum(not request.anticipates for request, _ in self._state.running))
-        self._metrics.waiting.set(self.waiting)
 
     # ---- what the engine says (engine.supervisor.Listener) ---------------------------------------------
 
@@ -207,16 +228,18 @@ class Dispatcher:
         # Purely recurrent state takes no cell for a token: every slot can be as long as the context.
         state.table.capacity = info.n_ctx * (len(state.table) if info.kind == "recurrent" else 1)
         state.up = True
-        self._aftermath.fit(info.n_ctx)
+        self._aftermath.fit(info.n_ctx, self._clock.now())
         if self._info.done():
             self._info = asyncio.get_running_loop().create_future()
         self._info.set_result(info)
+        for request in state.waiting:  # before the model was loaded, nobody could say what the disk has
+            self._fetching.begin(request)
         self._pump()
 
     def on_down(self, reason: str, cause: str) -> None:
         """The engine died: what it ran waits to go on, see `recovery`."""
         if cause != SLEEP:
-            self._metrics.worker_restarts.labels(cause).inc()
+            self._metrics.engine.restarts.labels(cause).inc()
         state = self._state
         state.up, state.starved = False, 0
         state.keeper.lost({slot.seq: slot.tokens for slot in state.table if len(slot.tokens)})
@@ -230,6 +253,7 @@ class Dispatcher:
         self._failed = _first_line(reason)
         error = EngineFailed(self._failed)
         for request in self._state.requests.values():
+            self._tally.over(request, "engine-failed", self._clock.now())
             request.generation.emit(error)
         self._state.requests.clear()
         self._pump()

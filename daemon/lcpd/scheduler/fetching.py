@@ -40,8 +40,9 @@ class Fetching:
         """None: there is none."""
 
     def begin(self, request: Request) -> None:
-        """A request came in: it waits where the disk can bring it further than slots and RAM can."""
-        if self.disk is None or self._late or request.anticipates:
+        """A request came in, or an engine came up for one: it waits where the disk can bring it further than slots and
+        RAM can."""
+        if self.disk is None or self._late or request.anticipates or request.fetching:
             return
         if not self.disk.wants(request.tokens, self._reachable(request.tokens)):
             return

@@ -62,6 +62,14 @@ class Prompt:
     """Whether its state, its tokens and its reply may be kept when it has left its slot."""
     name: str = ""
     """The public id, under which its cache report can be asked for; "": nobody will."""
+    key: str = ""
+    """Name of the API key that it came with, for the metrics; "": none."""
+    program: str = "other"
+    """The kind of program that sent it, for the metrics; one of a fixed list."""
+    received: float | None = None
+    """When its HTTP request came, in monotonic seconds; None: it came when it was submitted."""
+    normalised: tuple[str, ...] = ()
+    """What was put right in the request before it was rendered, for its cache report."""
 
 
 class QueueFull(RuntimeError):
@@ -114,6 +122,11 @@ class Generation:
         self.over = self.over or isinstance(event, Done | Exception)
         self._backlog.add(event)
         self._more.set()
+
+    @property
+    def asked(self) -> float:
+        """When somebody began to wait for it: before it `arrived` here, the prompt was read and rendered."""
+        return self.arrived if self.prompt.received is None else min(self.prompt.received, self.arrived)
 
     @property
     def unread(self) -> int:

@@ -159,15 +159,17 @@ class Keeper:
         commands = self._commands[request]
         if not self.takes_checkpoints or not commands.store:
             return {}
+        there = max(begin, self._cache.covered(commands.tokens))
         positions = checkpoints.plan(
             spans,
             begin,
             len(commands.tokens),
             interval=self._policy.checkpoint_interval,
             alignment=self._alignment,
-            # One every interval in any case: it is what a crash may cost.
-            limit=max(self._policy.checkpoints, len(commands.tokens) // self._policy.checkpoint_interval + 4),
-            known=self._cache.checkpoints_on(commands.tokens),
+            limit=self._policy.checkpoints,
+            # One further on without the segments below it (the engine died between the two) is of no use, and taken
+            # again: what lies below it is saved then.
+            known=[at for at in self._cache.checkpoints_on(commands.tokens) if at <= there],
             branches=self._cache.branches_on(commands.tokens),
             gap=checkpoints.minimum_gap(self._checkpoint_bytes, self._speeds.save.value, self._speeds.prefill.value),
         )
@@ -185,15 +187,25 @@ class Keeper:
             self._cache.discard(commands.pin, commands.shared)
         elif not message.problem:
             self._speeds.restore.observe(commands.reading, message.restore_seconds)
-            self._metrics.restored_bytes.inc(commands.reading)
-            self._metrics.restore_seconds.inc(message.restore_seconds)
-            self._metrics.copy_runs.inc(message.runs)
+            self._metrics.cache.restored_bytes.inc(commands.reading)
+            self._metrics.cache.restore_seconds.inc(message.restore_seconds)
+            self._metrics.cache.copy_runs.inc(message.runs)
         self._has_read(commands)
+
+    @property
+    def token_bytes(self) -> int:
+        """What the attention state of one takes, at most."""
+        return self._token_bytes
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What computing one takes, as far as it has been measured."""
+        return 1 / self._speeds.prefill.value
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """So many tokens were computed in one batch."""
         self._speeds.prefill.observe(tokens, seconds)
-        self._cache.measured(1 / self._speeds.prefill.value)
+        self._cache.measured(self.seconds_per_token)
 
     def _has_read(self, commands: _Commands) -> None:
         if commands.pin is not None:
@@ -220,7 +232,7 @@ class Keeper:
         if commands is None or commands.room.pop(message.position, None) is None:
             return
         if message.piece is not None:
-            self._metrics.checkpoint_bytes.inc(message.piece.extent.size)
+            self._metrics.cache.checkpoint_size.observe(message.piece.extent.size)
         tokens = commands.tokens
         if message.position > len(tokens):
             tokens = np.concatenate([tokens, np.array(reply, np.int32)])
@@ -304,9 +316,11 @@ class Keeper:
         pieces = [segment.piece for segment in message.segments] + ([message.checkpoint] if message.checkpoint else [])
         copied = sum(piece.extent.size for piece in pieces)
         self._speeds.save.observe(copied, message.seconds)
-        self._metrics.saved_bytes.inc(copied)
-        self._metrics.save_seconds.inc(message.seconds)
-        self._metrics.copy_runs.inc(message.runs)
+        if message.checkpoint is not None:
+            self._metrics.cache.checkpoint_size.observe(message.checkpoint.extent.size)
+        self._metrics.cache.saved_bytes.inc(copied)
+        self._metrics.cache.save_seconds.inc(message.seconds)
+        self._metrics.cache.copy_runs.inc(message.runs)
 
     def remember(self, held: Tokens, prompt: int) -> None:
         """A request has left its slot, which holds `held`; the first `prompt` of these tokens were its prompt."""

@@ -7,21 +7,23 @@ from typing import assert_never
 import numpy as np
 
 from lcpd.engine import protocol as p
-from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import Begun, Done, GenerationFailed, GenerationRefused, Progress, Text
 from lcpd.scheduler.recovery import after_progress
-from lcpd.scheduler.report import MISSES, fallen_back
+from lcpd.scheduler.report import fallen_back
 from lcpd.scheduler.request import Request, Stay
+from lcpd.scheduler.retries import Retries
 from lcpd.scheduler.slots import EMPTY, Tokens
 from lcpd.scheduler.state import State
+from lcpd.scheduler.tally import Tally
 
 
 class News:
     """Messages about requests that are over already are passed over: they crossed with what ended these."""
 
-    def __init__(self, state: State, metrics: Metrics) -> None:
+    def __init__(self, state: State, tally: Tally, retries: Retries) -> None:
         self._state = state
-        self._metrics = metrics
+        self._tally = tally
+        self._retries = retries
 
     def take(self, message: p.FromWorker, now: float) -> bool:
         """Take one message in; returns whether there may be something to decide."""
@@ -41,8 +43,8 @@ class News:
                 return bool(self._state.waiting)
             case p.Started() | p.Prefilled() | p.Parked() | p.Finished() | p.Failed():
                 return self._on_request(message, now)
-            case p.LoadProgress() | p.Loaded() | p.LoadFailed() | p.Beat():
-                return False  # the supervisor's business
+            case p.LoadProgress() | p.Loaded() | p.LoadFailed() | p.Beat() | p.Embedded():
+                return False  # somebody else's business
             case _:
                 assert_never(message)
 
@@ -52,7 +54,7 @@ class News:
             return False
         match message:
             case p.Started():
-                self._on_started(request, request.stay, message)
+                self._on_started(request, request.stay, message, now)
             case p.Prefilled():
                 self._on_prefilled(request, request.stay, message)
                 self._acquit(request)
@@ -62,11 +64,12 @@ class News:
             case p.Finished():
                 self._on_finished(request, request.stay, message, now)
             case p.Failed():
-                self._on_failed(request, request.stay, message)
+                self._on_failed(request, request.stay, message, now)
         return True
 
-    def _on_started(self, request: Request, stay: Stay, message: p.Started) -> None:
+    def _on_started(self, request: Request, stay: Stay, message: p.Started, now: float) -> None:
         """The engine begins earlier than asked where it could not use what it was told to."""
+        request.course.enter("prefill", now)
         stay.started, stay.done = True, message.begin
         self._state.table.began(stay.seq, message.begin)
         self._state.keeper.started(message)
@@ -79,20 +82,19 @@ class News:
             request.told = True
             request.progress = request.cached
             request.generation.emit(Begun(request.cached, request.report))
+        for text in request.untold:
+            request.generation.emit(text)
+        request.untold = ()
 
     def _take_report(self, request: Request, message: p.Started) -> None:
         """The report is final now that the engine has begun."""
         assert request.report is not None, "made at the start"
         report = request.report = fallen_back(request.report, message.begin, message.problem, message.damaged)
         self._state.keep_report(report)
-        if request.anticipates:
-            return
-        for part in report.reasons:
-            if part.reason in MISSES:
-                self._metrics.cache_misses.labels(part.reason).inc(part.tokens)
+        self._tally.began(request, report)
 
     def _count_reused(self, request: Request, stay: Stay, begin: int) -> None:
-        """Each token of a prompt is counted once, where it came from at first; of anticipations what is computed."""
+        """What a prompt need not compute, by source."""
         shared = min(stay.resume.shared, begin)
         from_slot = "vram" if stay.resume.source == stay.seq else "shared"
         from_disk, upto_disk = request.fetched
@@ -102,22 +104,16 @@ class News:
             ("disk", min(begin, upto_disk)),
             ("ram", begin),
         ):
-            self._count(request, "" if request.anticipates else source, upto)
-
-    def _count(self, request: Request, source: str, upto: int) -> None:
-        upto = min(upto, len(request.prompt.tokens))
-        if upto > request.counted:
-            if source:
-                self._metrics.prompt_tokens.labels(source).inc(upto - request.counted)
-            request.counted = upto
+            self._tally.reused(request, source, upto)
 
     def _on_prefilled(self, request: Request, stay: Stay, message: p.Prefilled) -> None:
         done = message.done
         self._state.keeper.prefilled(done - stay.done, message.seconds)
+        self._tally.prefilled(done - stay.done, message.seconds)
         stay.done = done
         self._state.table.holds(stay.seq, stay.tokens[:done])
         self._state.keeper.passed(request.id, done)
-        self._count(request, "anticipated" if request.anticipates else "computed", done)
+        self._tally.computed(request, done)
         told = min(done, len(request.prompt.tokens))
         if told > request.progress:
             request.progress = told
@@ -145,16 +141,17 @@ class News:
         if request is None or request.stay is None:
             return False
         stay = request.stay
-        if not request.emitted:
-            request.emitted = True
-            self._metrics.time_to_first_token.observe(now - request.generation.arrived)
+        self._tally.sampled(request, len(output.tokens), now)
         if not stay.sampled:
+            request.course.enter("decode", now)
             stay.first_token, stay.done = now, len(stay.tokens)
             self._state.table.holds(stay.seq, stay.tokens)
         stay.sampled += len(output.tokens)
         request.generated.extend(output.tokens)
-        self._metrics.generation_tokens.inc(len(output.tokens))
-        request.generation.emit(Text(tuple(output.tokens), output.text, tuple(output.probs)))
+        text = Text(tuple(output.tokens), output.text, tuple(output.probs))
+        if request.recalled:
+            request.said.append(text)
+        request.generation.emit(text)
         table = self._state.table
         grown = table.reserve(stay.seq, request.need(table.capacity)) > 0 and table.used > table.capacity
         return self._acquit(request) or grown
@@ -164,12 +161,15 @@ class News:
         request.park(now, p.unpack(message.generated).tolist())
         if request.closed:  # Cancel is under way
             del self._state.requests[request.id]
+            self._tally.over(request, "cancelled", now)
+            self._retries.left(request, now)
 
     def _on_finished(self, request: Request, stay: Stay, message: p.Finished, now: float) -> None:
         del self._state.requests[request.id]
         self._leave(request, stay, _held(request, stay.done, message.held), now)
-        if not request.anticipates:
-            self._metrics.prefill.observe(message.prefill_seconds)
+        if request.closed:
+            self._retries.left(request, now)
+        self._tally.over(request, message.reason, now)
         request.generation.emit(
             Done(
                 reason=message.reason,
@@ -182,12 +182,15 @@ class News:
             )
         )
 
-    def _on_failed(self, request: Request, stay: Stay, message: p.Failed) -> None:
+    def _on_failed(self, request: Request, stay: Stay, message: p.Failed, now: float) -> None:
         del self._state.requests[request.id]
+        if request.closed:
+            self._retries.left(request, now)
         self._state.keeper.left(request.id)
         self._state.table.release(stay.seq, EMPTY, saved=0, now=self._state.table[stay.seq].last_used)
-        failed = GenerationRefused if message.code == "invalid" else GenerationFailed
-        request.generation.emit(failed(message.message))
+        refused = message.code == "invalid"
+        self._tally.over(request, "refused" if refused else "failed", now)
+        request.generation.emit((GenerationRefused if refused else GenerationFailed)(message.message))
 
     def _leave(self, request: Request, stay: Stay, held: Tokens, now: float) -> None:
         state = self._state

@@ -27,6 +27,8 @@ class Policy:
     """What a slot holds is saved to RAM when it has been idle for so long; 0: not before its place is needed."""
     save_every: float = 30.0
     """The tail of a running reply is saved so often; 0: never."""
+    retry_grace: float = 0.0
+    """The reply of a client that went away is remembered for so long, for its retry; 0: not at all."""
 
 
 def admission_growth(cells: int) -> int:

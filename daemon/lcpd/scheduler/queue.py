@@ -52,7 +52,7 @@ class Waiting:
     anticipates: bool = False
     """Whether it only prefills what may come; never in line."""
     fetching: bool = False
-    """Whether it waits for the disk, while others may pass."""
+    """Whether it waits for the disk, or for an earlier try of itself to be stopped, while others may pass."""
     suspicion: tuple[int, ...] = ()
     """What speaks for its having crashed the engine; nothing but zeros: nothing does."""
 

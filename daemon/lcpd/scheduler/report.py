@@ -84,7 +84,7 @@ class Recomputed:
 class CacheReport:
     """Where a prompt's tokens come from: `vram` + `shared` + `ram` + `disk` + `computed` are all of them.
 
-    Counts of tokens.
+    Counts of tokens.  To the prompt of a retry belongs what an earlier try had generated.
     """
 
     prompt: int = 0
@@ -111,6 +111,8 @@ class CacheReport:
     """The request's public id."""
     reasons: tuple[Recomputed, ...] = ()
     """Ascending and without gaps: they cover what is computed."""
+    normalised: tuple[str, ...] = ()
+    """What was put right in the request before it was rendered."""
 
 
 NOTHING = CacheReport()
@@ -133,7 +135,7 @@ class Facts:
     """Tokens [begin, end) that were brought from disk to RAM for it."""
 
 
-def report(facts: Facts, placement: Placement, name: str = "") -> CacheReport:
+def report(facts: Facts, placement: Placement, name: str = "", normalised: tuple[str, ...] = ()) -> CacheReport:
     """What a start at `placement` reuses, and why it reuses no more."""
     resume, prompt = placement.resume, len(facts.tokens)
     own = resume.source == placement.seq
@@ -155,6 +157,7 @@ def report(facts: Facts, placement: Placement, name: str = "") -> CacheReport:
         seq=placement.seq,
         name=name,
         reasons=_reasons(facts, placement, matched, past),
+        normalised=normalised,
     )
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lcpd.scheduler.course import Course
 from lcpd.scheduler.decide import Running
+from lcpd.scheduler.events import Text
 from lcpd.scheduler.generation import Generation, Prompt
 from lcpd.scheduler.policy import RUNNING_GROWTH, admission_growth
 from lcpd.scheduler.queue import Following, Waiting
@@ -69,8 +71,6 @@ class Request:
     """How often it was started, other than to go on with what the engine had kept."""
     closed: bool = False
     """Whether nobody listens any more while it still runs."""
-    emitted: bool = False
-    """Whether a token has been given out."""
     told: bool = False
     """Whether Begun has been said."""
     cached: int | None = None
@@ -79,6 +79,7 @@ class Request:
     """Tokens of the prompt that its consumer knows to be computed."""
     counted: int = 0
     """Tokens of the prompt whose source has been counted."""
+    course: Course = field(init=False)
     following: Following | None = None
     follow_until: float | None = None
     report: CacheReport | None = None
@@ -89,6 +90,14 @@ class Request:
     """Its tokens [begin, end) that were brought from disk to RAM for it."""
     record: Record = CLEAN
     """What speaks against it."""
+    recalled: bool = False
+    """Whether its reply is remembered for a while where its client goes away."""
+    said: list[Text] = field(default_factory=list)
+    """What its consumer was told of the reply, where that is remembered."""
+    untold: tuple[Text, ...] = ()
+    """Of what an earlier try had said, what is to be said again when it begins."""
+    retries: int | None = None
+    """The earlier try of the same that it waits for, which is being stopped."""
 
     @property
     def id(self) -> int:
@@ -113,7 +122,13 @@ class Request:
     def park(self, now: float, generated: list[int]) -> None:
         """It waits from `now` on, to go on after `generated`."""
         self.since, self.generated, self.parked = now, generated, True
+        self.course.enter("waiting", now)
         self.stay = self.following = None
+        self.tokens = self.all_tokens
+
+    def go_on_behind(self, generated: tuple[int, ...], said: tuple[Text, ...]) -> None:
+        """It was not started yet: it begins with the reply of an earlier try, which had `said` so much."""
+        self.generated, self.said, self.untold = list(generated), list(said), said
         self.tokens = self.all_tokens
 
     def run_again(self, now: float) -> None:
@@ -158,6 +173,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.tokens = self.prompt.tokens
+        self.course = Course(self.since)
 
     def as_waiting(self, capacity: int) -> Waiting:
         """Its place in the queue."""
@@ -175,7 +191,7 @@ class Request:
             follow_until=self.follow_until,
             anticipates=self.anticipates,
             suspicion=self.record.weight,
-            fetching=self.fetching,
+            fetching=self.fetching or self.retries is not None,
         )
 
     def as_running(self, stay: Stay, pending: tuple[int, ...]) -> Running:

@@ -53,7 +53,7 @@ def _slot(slot: Slot, slots: Sequence[Slot], request: Request | None, now: float
     reply = max(0, stay.sampled - 1)
     return SlotView(
         id=slot.seq,
-        state=_state(stay),
+        state=slot_state(stay),
         n_tokens=len(slot.tokens) + reply,
         shared=shared,
         request=request.id,
@@ -67,7 +67,10 @@ def _slot(slot: Slot, slots: Sequence[Slot], request: Request | None, now: float
     )
 
 
-def _state(stay: Stay) -> SlotState:
+def slot_state(stay: Stay | None) -> SlotState:
+    """What a slot does on which this stay is; None: nobody is."""
+    if stay is None:
+        return "idle"
     if stay.parking:
         return "parking"
     if not stay.started:

@@ -49,4 +49,9 @@ class Speeds:
 def guessed(info: ModelInfo) -> Speeds:
     """What a model's size and devices lead to expect."""
     on_gpu = any(not name.upper().startswith("CPU") for name in info.devices)
-    return Speeds(min(_FASTEST, max(1.0, (_GPU if on_gpu else _CPU) / max(1, info.n_params))))
+    return Speeds(guessed_prefill(info.n_params, on_gpu))
+
+
+def guessed_prefill(n_params: int, on_gpu: bool) -> float:
+    """Tokens a second."""
+    return min(_FASTEST, max(1.0, (_GPU if on_gpu else _CPU) / max(1, n_params)))

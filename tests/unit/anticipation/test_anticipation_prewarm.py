@@ -21,7 +21,7 @@ from lcpd.scheduler.generation import Prompt
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.slots import Tokens
 from unit.cache.memory_store import MemoryStore
-from unit.scheduler.test_scheduler_dispatcher import Engine, finished, held, piece, prompt
+from unit.scheduler.dispatcher_bench import Engine, finished, held, piece, prompt
 from unit.scheduler.test_scheduler_end_to_end import SYSTEM, Make, ask, make, right_reply
 from unit.scheduler.test_scheduler_end_to_end import prompt as chat
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from fakes import vocab
 from fakes.api import ADMIN_KEY, chat_body, context_of, until, use_keys
 from lcpd.api import cache_report
 from lcpd.scheduler.report import CacheReport, Divergence, Recomputed
@@ -38,6 +40,12 @@ def test_a_header_says_it_in_one_line() -> None:
     assert cache_report.header(REPORT) == (
         'hit=6; vram=3; shared=0; ram=2; disk=1; computed=4; why="no-checkpoint:1,diverged@7:2,last-token:1"'
     )
+
+
+def test_what_was_put_right_stands_at_the_end() -> None:
+    changed = replace(REPORT, normalised=("tool-order", "tool-keys"))
+    assert cache_report.header(changed) == cache_report.header(REPORT) + '; normalised="tool-order,tool-keys"'
+    assert cache_report.brief(changed)["normalised"] == ["tool-order", "tool-keys"]
 
 
 def test_timings_have_ranges_and_no_tokens() -> None:
@@ -328,11 +336,41 @@ async def test_a_purge_forgets_ram_and_idle_slots_and_needs_an_admin(make_client
     await ask(client, "hello, this is a longer text")
     assert (await client.post("/cache/purge")).status == 403
     response = await client.post("/cache/purge", headers=ADMIN)
-    assert (await response.json())["purged"].keys() == {"ram"}
+    assert (await response.json())["purged"].keys() == {"ram", "responses"}
     assert all(not len(slot.tokens) for slot in context_of(client).dispatcher.slots)
     assert context_of(client).cache.stats().nodes == 0
     _, answer = await ask(client, "hello, this is a longer text")
     assert answer["timings"]["cache"]["hit"] == 0
+
+
+async def test_a_purge_forgets_stored_responses(make_client) -> None:
+    client = await make_client()
+    response = await (await client.post("/v1/responses", json={"input": "hello"})).json()
+    purged = (await (await client.post("/cache/purge", headers=ADMIN)).json())["purged"]
+    assert purged["responses"] == {"count": 1}
+    assert (await client.get(f"/v1/responses/{response['id']}")).status == 404
+    answer = await client.post("/v1/responses", json={"input": "more", "previous_response_id": response["id"]})
+    assert (await answer.json())["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_purge_forgets_replies_that_would_be_recognised_and_tools_and_turns(make_client) -> None:
+    reply = '<tool>read_file {"path":  "a"}</tool>'
+    client = await make_client({"reply": reply}, cache__anticipate=True)
+    tools = [{"type": "function", "function": {"name": "read_file"}}]
+    _, answer = await ask(client, "hello", tools=tools)
+    await client.post("/cache/purge", headers=ADMIN)
+    context = context_of(client)
+    assert context.anticipator.pending == 0
+    assert len(context.known_tools) == 0
+    call = answer["choices"][0]["message"]["tool_calls"][0]
+    call["function"]["arguments"] = '{"path":"a"}'
+    history = [{"role": "user", "content": "hello"}, {"role": "assistant", "tool_calls": [call]}]
+    history.append({"role": "tool", "tool_call_id": call["id"], "content": "text"})
+    tokens = [slot.tokens.tolist() for slot in context.dispatcher.slots]
+    assert tokens == [[], []]
+    await client.post(CHAT, json={"messages": history, "tools": tools})
+    (held,) = [slot.tokens.tolist() for slot in context.dispatcher.slots if len(slot.tokens)]
+    assert '{"path":"a"}' in vocab.decode(held), "as the client wrote it, not as it was generated"
 
 
 @pytest.mark.parametrize("name", BODIES)

@@ -46,7 +46,7 @@ class PlainChat:
     def open_reply(self, fields):
         return SimpleNamespace(fields=fields)
 
-    async def push(self, reply, text, final):
+    async def push(self, reply, text, final, cut=False):
         before = self._text.get(id(reply), "")
         whole = self._text[id(reply)] = before + text
         shown = len(before) - self._held, (len(whole) if final else len(whole) - self._held)

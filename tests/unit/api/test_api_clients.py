@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from lcpd.api.clients import Client, ToolUsers, identify, is_side_request, session_hint, stated_priority
+from lcpd.api.clients import (
+    PROGRAMS,
+    Client,
+    ToolUsers,
+    identify,
+    is_side_request,
+    program_of,
+    session_hint,
+    stated_priority,
+)
 from lcpd.api.errors import ApiError
 from lcpd.keys import LONGEST_NAME
 
@@ -113,7 +122,7 @@ def test_a_chat_without_tools_is_a_side_request_for_ten_minutes_after_one_with_t
 
 
 def agent(name="agent"):
-    return Client(conversation=name, program=name)
+    return Client(conversation=name, program=name, kind="other")
 
 
 def test_an_agents_title_request_is_a_background_one_and_its_next_turn_is_not():
@@ -136,3 +145,22 @@ def test_only_the_last_programs_are_remembered():
     assert len(users) == 1000
     assert users.priority(agent("1499"), has_tools=False) == "background"
     assert users.priority(agent("0"), has_tools=False) == "interactive"
+
+
+@pytest.mark.parametrize(
+    ("agent", "program"),
+    [
+        ("claude-cli/2.0.1 (external, cli)", "claude-code"),
+        ("codex_cli_rs/0.46.0 (Debian 12; x86_64) unknown", "codex"),
+        ("opencode/1.0.20 ai-sdk/openai-compatible/1.0", "opencode"),
+        ("QwenCode/0.2.1 (linux; x64)", "qwen-code"),
+        ("AsyncOpenAI/Python 2.3.0", "openai-sdk"),
+        ("Anthropic/JS 0.60.0", "anthropic-sdk"),
+        ("curl/8.5.0", "curl"),
+        ("somebody's script", "other"),
+        ("", "other"),
+    ],
+)
+def test_programs_are_known_by_their_user_agent(agent: str, program: str) -> None:
+    assert program_of(agent) == program
+    assert program in PROGRAMS

@@ -131,8 +131,9 @@ async def test_a_key_over_its_rate_is_refused_in_the_dialect_of_the_route_and_ot
     assert (await post(client, BOB))[0] == 200
     assert (await client.get("/slots", headers=ADA)).status == 200, "looking is not limited"
     sample = context_of(client).metrics.registry.get_sample_value
-    assert sample("lcpd_key_requests_total", {"key": "ada", "code": "200"}) == 2
-    assert sample("lcpd_key_requests_total", {"key": "ada", "code": "429"}) == 2
+    ada = {"key": "ada", "client": "other"}
+    assert sample("lcpd_client_requests_total", {**ada, "code": "200"}) == 2
+    assert sample("lcpd_client_requests_total", {**ada, "code": "429"}) == 2
     assert sample("lcpd_key_refusals_total", {"key": "ada", "limit": "rate"}) == 2
 
 
@@ -145,7 +146,7 @@ async def test_a_stream_counts_until_it_ends(make_client):
     assert "1 requests under way" in body["error"]["message"]
     stream.close()
     sample = context_of(client).metrics.registry.get_sample_value
-    await until(lambda: sample("lcpd_key_requests_total", {"key": "ada", "code": "499"}) == 1)
+    await until(lambda: sample("lcpd_client_requests_total", {"key": "ada", "client": "other", "code": "499"}) == 1)
     assert (await post(client, ADA))[0] == 200
 
 

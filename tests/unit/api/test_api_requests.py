@@ -226,6 +226,26 @@ async def test_a_client_that_goes_away_ends_all_its_replies(make_client):
     await until(lambda: dispatcher.running == dispatcher.waiting == 0)
 
 
+async def test_several_prompts_have_their_replies_in_their_order_and_each_is_counted(make_client):
+    client = await make_client({"replies": [["first", "one"], ["second", "two"]]}, model__slots=2)
+    fields = {"prompt": ["the first", [ord(c) for c in "the second"]], "n": 2}
+    status, body = await post(client, "/v1/completions", fields)
+    assert status == 200
+    assert [(c["index"], c["text"]) for c in body["choices"]] == [(0, "one"), (1, "one"), (2, "two"), (3, "two")]
+    assert body["usage"]["prompt_tokens"] == len("the first") + len("the second")
+    for number in range(4):
+        name = f"{body['id']}.{number}" if number else body["id"]
+        assert (await client.get(f"/cache/requests/{name}")).status == 200
+
+
+@pytest.mark.parametrize("prompt", [[], ["x"] * 17, ["x", ""], [7, ["x"]], [[[7]]], [{}]])
+async def test_prompts_that_are_none_are_refused(make_client, prompt):
+    client = await make_client()
+    status, body = await post(client, "/v1/completions", {"prompt": prompt})
+    assert status == 400
+    assert body["error"]["param"].startswith("prompt")
+
+
 # ---- priority and the admin view ---------------------------------------------------------------------------
 
 

@@ -192,6 +192,7 @@ async def test_no_store_of_the_prompt_cache_means_responses_too(make_client):
     client = await make_client()
     response = await client.post(PATH, json={"input": "hello"}, headers={"x-lcpd-cache": "no-store"})
     first = await response.json()
+    assert first["store"] is False
     assert (await client.get(f"{PATH}/{first['id']}")).status == 404
 
 

@@ -22,7 +22,7 @@ async def test_sleep_stops_the_worker_and_health_says_so_with_200(make_client):
     assert context_of(client).supervisor.pid is None
     health = await client.get("/health")
     assert (health.status, (await health.json())["status"]) == (200, "sleeping")
-    assert "lcpd_sleeping 1.0" in await (await client.get("/metrics")).text()
+    assert 'lcpd_engine_state{state="sleeping"} 1.0' in await (await client.get("/metrics")).text()
     assert await sleep(client) == (200, {"asleep": True})
 
 
@@ -34,7 +34,7 @@ async def test_the_next_request_wakes_the_engine_and_resumes_from_ram(make_clien
     answer = await (await client.post(CHAT, json=body)).json()
     assert answer["choices"][0]["message"] == first["choices"][0]["message"]
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == answer["usage"]["prompt_tokens"] - 1
-    assert "lcpd_sleeping 0.0" in await (await client.get("/metrics")).text()
+    assert 'lcpd_engine_state{state="sleeping"} 0.0' in await (await client.get("/metrics")).text()
     assert context_of(client).supervisor.restarts == 0
 
 

@@ -117,6 +117,11 @@ def test_where_all_is_new_nothing_was_lost() -> None:
     assert "nothing was lost" in text
 
 
+def test_what_was_put_right_is_told() -> None:
+    text = explained({**REPORT, "normalised": ["tool-order"]})
+    assert "the tools came in another order than before" in text
+
+
 def test_an_unknown_request_is_told_as_the_daemon_does(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.status = 404
     server.answers["/cache/requests/a%2Fb"] = {"error": {"message": "There is no cache report of 'a/b'"}}
@@ -158,12 +163,14 @@ def test_a_pin_is_undone_by_its_number(server: Server, capsys: pytest.CaptureFix
 
 
 def test_a_purge_says_what_went(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    server.answers["/cache/purge"] = {"purged": {"ram": {"bytes": 2**30}, "disk": {"files": 1200, "bytes": 2**31}}}
+    disk = {"files": 1200, "bytes": 2**31}
+    server.answers["/cache/purge"] = {"purged": {"ram": {"bytes": 2**30}, "disk": disk, "responses": {"count": 3}}}
     assert run(["cache", "--url", server.url, "purge", "--yes"]) == 0
     assert server.asked == [("POST", "/cache/purge", {}, None)]
     out = capsys.readouterr().out
     assert "RAM: 1.0 GiB removed" in out
     assert "disk: 1,200 files (2.0 GiB) removed" in out
+    assert "stored responses: 3 removed" in out
 
 
 def test_a_purge_asks_first(server: Server) -> None:

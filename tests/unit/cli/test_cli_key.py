@@ -65,6 +65,13 @@ def test_the_shell_word_gives_the_key(monkeypatch, tmp_path, text) -> None:
     assert subprocess.run(["sh", "-c", f"printf %s {word}"], capture_output=True, text=True).stdout == "two"
 
 
+@pytest.mark.parametrize("variable", ["LCPD_API_KEYS", "LCPD_ADMIN_KEYS"])
+@pytest.mark.parametrize("text", ["# c\n\n  t\\nwo\n", f"{HASHED}bob t\\nwo rate=1/m\n"])
+def test_the_shell_word_gives_the_key_of_a_variable_too(monkeypatch, tmp_path, text, variable) -> None:
+    word = known(monkeypatch, tmp_path, None, None, **{variable: text, "LCPD_API_KEY": "another"}).word
+    assert subprocess.run(["sh", "-c", f"printf %s {word}"], capture_output=True, text=True).stdout == "t\\nwo"
+
+
 def test_a_named_file_must_have_a_key_itself(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(HASHED)
     with pytest.raises(click.ClickException, match="hashes of keys only"):

@@ -149,7 +149,8 @@ def test_a_configuration_mistake_ends_before_the_daemon_starts(
     assert daemon.settings == []
     assert capsys.readouterr().err.splitlines() == [
         "lcpd: server.port = 'x': must be a whole number from 0 to 65535 (from flag --port)",
-        "lcpd: model.kv = 'q9': must be one of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 (from flag --kv)",
+        "lcpd: model.kv = 'q9': must be one of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0"
+        ' or "auto" (from flag --kv)',
     ]
 
 

@@ -253,7 +253,7 @@ async def test_a_cache_a_third_of_the_demand_parks_and_all_finish_as_if_nothing_
     prompts = [prompt(("user", f"{n} " * 10)) for n in range(8)]
     said = await asyncio.gather(*(ask(engine, p) for p in prompts))
     assert [text for text, _ in said] == ["x" * 70] * 8
-    assert engine.figure("lcpd_preemptions_total", reason="cells") > 0
+    assert engine.figure("lcpd_num_preemptions_total", reason="cells") > 0
     assert engine.supervisor.restarts == 0
 
 
@@ -265,7 +265,7 @@ async def test_an_interactive_request_takes_the_slot_of_a_background_one_which_g
         pass
     said, _ = await ask(engine, prompt(("user", "quick"), max_tokens=3))
     assert said == "yyy"
-    assert engine.figure("lcpd_preemptions_total", reason="slot") == 1
+    assert engine.figure("lcpd_num_preemptions_total", reason="slot") == 1
     rest = [event async for event in events_of_title]
     assert isinstance(rest[-1], Done)
     assert rest[-1].generated == 101

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from test_scheduler_dispatcher import Engine, piece
+from dispatcher_bench import Engine, piece
 
 from lcpd.cache.isolation import marked
 from lcpd.engine import protocol as p
@@ -24,9 +24,13 @@ class Disk:
         self.ready = asyncio.Event()
         self.error: Exception | None = None
         self.asked: list[int] = []
+        self.started = True
+        """Whether the model is loaded: before, it does not know whose state is of use."""
 
     def wants(self, tokens: Tokens, begin: int) -> int:
         self.asked.append(begin)
+        if not self.started:
+            return 0
         return len(tokens) - 1 if begin < len(tokens) - 1 else 0
 
     async def promote(self, tokens: Tokens) -> int:
@@ -72,7 +76,34 @@ async def test_a_request_starts_from_what_came_from_disk_and_says_so(engine, dis
     engine.say(p.Started(start.request, start.begin))
     report = engine.dispatcher.report("one")
     assert (report.disk, report.ram, report.vram, report.computed) == (12, 0, 0, 1)
-    assert engine.metrics.prompt_tokens.labels("disk")._value.get() == 12
+    assert engine.metrics.tokens.prompt.labels("disk")._value.get() == 12
+
+
+async def test_a_request_that_came_before_the_model_was_loaded_waits_for_the_disk_too():
+    engine = Engine(slots=2)
+    disk = Disk(engine)
+    disk.started = False
+    engine.dispatcher.use_disk(disk)
+    engine.dispatcher.submit(prompt())
+    disk.started = True
+    engine.up()
+    assert engine.take() == []
+    disk.ready.set()
+    await settle()
+    assert engine.start().begin == 12
+
+
+async def test_a_request_whose_engine_died_goes_on_from_what_the_disk_has(engine, disk):
+    disk.started = False
+    engine.dispatcher.submit(prompt())
+    engine.start()
+    disk.started = True
+    engine.dispatcher.on_down("killed", "crash")
+    engine.up()
+    assert engine.take() == []
+    disk.ready.set()
+    await settle()
+    assert engine.start().begin == 12
 
 
 async def test_others_pass_a_request_that_waits_for_the_disk(engine, disk):

@@ -7,13 +7,14 @@ so a reply that is right is proof that slots, cells and pieces in the arena were
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from fakes import vocab
 from fakes.clock import FakeClock
 from fakes.worker import Faults, Kind, Script, Worker, load
@@ -23,7 +24,16 @@ from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler.dispatcher import Dispatcher
-from lcpd.scheduler.generation import Done, Event, Generation, Prompt, Quarantined, QueueFull, QueueTimedOut
+from lcpd.scheduler.generation import (
+    Done,
+    Event,
+    Generation,
+    Prompt,
+    Quarantined,
+    QueueFull,
+    QueueTimedOut,
+    Text,
+)
 from lcpd.scheduler.placement import used
 from lcpd.scheduler.policy import Policy
 from lcpd.scheduler.slots import Span
@@ -63,8 +73,10 @@ class System:
             checkpoint_interval=32,
             save_after=40,
             save_every=0.3,
+            retry_grace=50,
         )
-        self.dispatcher = Dispatcher("fake", slots, policy, self.cache, self._send, Metrics(), self.clock)
+        self.metrics = Metrics()
+        self.dispatcher = Dispatcher("fake", slots, policy, self.cache, self._send, self.metrics, self.clock)
         self.script = Script(kind=kind, n_ctx=n_ctx, poison=poison)
         self.load = load(slots, n_ctx, n_batch=8, arena_bytes=ram)
         self.commands: deque[p.ToWorker] = deque()
@@ -74,6 +86,9 @@ class System:
         self.closed: set[int] = set()
         self.ends: dict[int, list[Event | Exception]] = {}
         """What ended each generation."""
+        self.told = 0
+        """Tokens of replies that consumers were told, each once however many were told of it."""
+        self._said: dict[int, Text] = {}
         self.start()
 
     def start(self) -> None:
@@ -127,6 +142,9 @@ class System:
         def noting(event: Event | Exception) -> None:
             if isinstance(event, Done | Exception):
                 self.ends.setdefault(generation.id, []).append(event)
+            if isinstance(event, Text) and id(event) not in self._said:
+                self._said[id(event)] = event
+                self.told += len(event.tokens)
             emit(event)
 
         generation.emit = noting  # type: ignore[method-assign]
@@ -136,6 +154,14 @@ class System:
             generation = self.generations[which % len(self.generations)]
             self.closed.add(generation.id)
             generation.close()
+
+    def retry(self, which: int) -> None:
+        """Somebody goes away and asks again at once."""
+        if self.generations:
+            generation = self.generations[which % len(self.generations)]
+            self.close(which)
+            if generation.prompt.kind == "generate":
+                self._submit(generation.prompt)
 
     def obey(self) -> None:
         if self.worker is not None and self.commands:
@@ -209,6 +235,28 @@ class System:
         for generation in self.generations:
             ends = self.ends.get(generation.id, [])
             assert len(ends) == 1 or (generation.id in self.closed and not ends)
+        self.check_books()
+
+    def check_books(self) -> None:
+        """All is over: every token and every request was counted, and counted once."""
+        sums: Counter[str] = Counter()
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                sums[sample.name] += sample.value  # type: ignore[assignment]
+        asked = [generation.prompt for generation in self.generations if generation.prompt.kind == "generate"]
+        tokens = sum(len(prompt.tokens) for prompt in asked)
+        ahead = self.metrics.registry.get_sample_value("lcpd_prompt_tokens_total", {"source": "anticipated"})
+        sources = sums["lcpd_prompt_tokens_total"] - (ahead or 0)
+        assert sums["lcpd_prompt_tokens_submitted_total"] == tokens
+        assert sources + sums["lcpd_prompt_tokens_abandoned_total"] == tokens
+        assert sums["lcpd_client_prompt_tokens_total"] == sources
+        assert sums["lcpd_generation_tokens_total"] == sums["lcpd_client_generation_tokens_total"] == self.told
+        first, further = sums["lcpd_time_to_first_token_seconds_count"], sums["lcpd_inter_token_latency_seconds_count"]
+        assert first + further == self.told
+        assert sums["lcpd_request_outcomes_total"] == sums["lcpd_request_queue_time_seconds_count"] == len(asked)
+        assert sums["lcpd_cache_miss_tokens_total"] == sums["lcpd_client_miss_tokens_total"]
+        assert sums["lcpd_num_requests_running"] == sums["lcpd_num_requests_waiting"] == 0
+        assert sums["lcpd_slots"] == len(self.dispatcher.slots)
 
     def play(self, moves: list[Move]) -> None:
         """Let things happen, one after the other."""
@@ -242,6 +290,7 @@ MOVES = st.one_of(
     SUBMIT,
     st.tuples(st.just("ahead"), st.integers(0, len(HEADS) - 1), st.integers(0, len(TAILS) - 1)),
     st.tuples(st.just("close"), st.integers(0, 20)),
+    st.tuples(st.just("retry"), st.integers(0, 20)),
     st.tuples(st.sampled_from(["obey", "step", "hear"])),
     st.tuples(st.just("run"), st.integers(1, 60)),
     st.tuples(st.just("advance"), st.sampled_from([1.0, 60.0, 60.0, 1000.0])),
@@ -254,7 +303,7 @@ SYSTEMS = st.tuples(
 )
 
 
-common = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+common = settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(setup: Setup, scenario: Callable[[System], Awaitable[None]], poison: str = "") -> None:
@@ -332,7 +381,7 @@ def test_a_poisonous_request_is_found_and_no_bystander_is_blamed(setup: Setup, m
     run(setup, scenario, POISON)
 
 
-@settings(parent=common, max_examples=15)
+@settings(parent=common, max_examples=examples(8))
 @given(st.sampled_from(["attention", "hybrid"]), st.integers(0, 60), st.integers(0, 3))
 def test_a_request_can_be_cancelled_at_any_moment(kind: Kind, moment: int, which: int) -> None:
     async def scenario(system: System) -> None:

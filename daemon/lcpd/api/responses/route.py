@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from aiohttp import web
@@ -44,6 +44,8 @@ class _Prepared:
     fields: Json
     box: Toolbox
     new_items: list[Json]
+    normalised: tuple[str, ...]
+    """The rules by which the tools were put right."""
 
 
 async def create(request: web.Request) -> web.StreamResponse:
@@ -53,7 +55,9 @@ async def create(request: web.Request) -> web.StreamResponse:
     r.check_model(context, body.model)
     terms = r.named(r.with_choices(r.chat_terms(request, plain), plain), "resp_")
     ready = await _prepare(request, body, plain)
+    terms = replace(terms, normalised=ready.normalised)
     head = response_head(body, plain, ready.box, terms.name, context.model_id, int(time.time()))
+    head["store"] = head["store"] and terms.store
     summarises = bool(body.reasoning and body.reasoning.summary)
     with own_words():
         (generation,) = await r.submit(context, ready.rendered, "messages", terms)
@@ -61,7 +65,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     stream = ResponseStream(head, turn.usage, ready.box, summarises)
 
     def keep(response: Json) -> None:
-        if head["store"] and terms.store:
+        if head["store"]:
             store.add(_owner(request), response, ready.new_items, body.previous_response_id)
 
     try:
@@ -130,10 +134,11 @@ async def _prepare(request: web.Request, body: ResponsesBody, plain: Json) -> _P
     box = toolbox(body.tools or [])
     with own_words():
         fields = chat_fields(body, plain, [*earlier, *new_items], box)
+        fields, rules = r.normalised(request, fields)
         rendered_body = chat_body(engine_fields(fields, 0))
         asked = Asked("chat", msgspec.json.encode(rendered_body))
         rendered = await _render(context, asked, fields)
-    return _Prepared(asked, rendered, fields, box, new_items)
+    return _Prepared(asked, rendered, fields, box, new_items, rules)
 
 
 async def _render(context: Context, asked: Asked, fields: Json) -> Rendered:

@@ -106,6 +106,14 @@ class ResponseStore:
         self._release(stored.link)
         return True
 
+    def forget(self) -> int:
+        """Forget all responses of everyone; returns how many there were."""
+        count = len(self._stored)
+        self._stored.clear()
+        self._items.clear()
+        self.size = 0
+        return count
+
     def _use(self, link: _Link) -> None:
         link.users += 1
         self.size += len(link.items)

@@ -1,0 +1,64 @@
+"""A tool call whose arguments are no JSON: no dialect ends in an error, and arguments are strings everywhere."""
+
+from __future__ import annotations
+
+import json
+
+from fakes.api import chat_body
+
+BROKEN = '{"path": "a'
+REPLY = {"reply": f"I look.<tool>read_file {BROKEN}</tool>"}
+TOOL = {"name": "read_file", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}
+BODIES = {
+    "chat": ("/v1/chat/completions", chat_body("hello", tools=[{"type": "function", "function": TOOL}])),
+    "messages": ("/v1/messages", chat_body("hello", max_tokens=99, tools=[{"name": "read_file", "input_schema": {}}])),
+    "responses": ("/v1/responses", {"input": "hello", "tools": [{"type": "function", **TOOL}]}),
+}
+
+
+async def whole(client, dialect: str) -> dict:
+    path, body = BODIES[dialect]
+    response = await client.post(path, json=body)
+    assert response.status == 200
+    return await response.json()
+
+
+async def streamed(client, dialect: str) -> list[dict]:
+    path, body = BODIES[dialect]
+    text = await (await client.post(path, json={**body, "stream": True})).text()
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+async def test_in_chats_the_arguments_are_what_the_model_wrote(make_client) -> None:
+    client = await make_client(REPLY)
+    (choice,) = (await whole(client, "chat"))["choices"]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "read_file", "arguments": BROKEN}
+    *_, last = await streamed(client, "chat")
+    assert choice["finish_reason"] == last["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_in_messages_a_whole_reply_shows_the_call_as_text_and_a_stream_ends_as_any_other(make_client) -> None:
+    client = await make_client(REPLY)
+    message = await whole(client, "messages")
+    assert [block["type"] for block in message["content"]] == ["text", "text"]
+    assert message["content"][1]["text"] == f"read_file({BROKEN})"
+    assert message["stop_reason"] == "end_turn"
+    events = await streamed(client, "messages")
+    assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+    parts = [event["delta"].get("partial_json", "") for event in events if event["type"] == "content_block_delta"]
+    assert "".join(parts) == BROKEN
+
+
+async def test_in_responses_the_arguments_are_a_string_and_the_response_is_complete(make_client) -> None:
+    client = await make_client(REPLY)
+    for response in (await whole(client, "responses"), (await streamed(client, "responses"))[-1]["response"]):
+        assert response["status"] == "completed"
+        assert [item.get("arguments") for item in response["output"] if item["type"] == "function_call"] == [BROKEN]
+
+
+async def test_a_reply_that_is_cut_off_in_a_call_says_so(make_client) -> None:
+    client = await make_client(REPLY)
+    path, body = BODIES["chat"]
+    answer = await (await client.post(path, json={**body, "max_tokens": 20})).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["choices"][0]["message"]["content"].startswith("I look.")

@@ -112,7 +112,7 @@ DIFFERENCES = {
         "a route that there is not has the type `invalid_request_error`", "as OpenAI has it", 404, 404, ("type",)
     ),
     "unused-bias": Difference(
-        "`logit_bias` for a token that there is not is a 400", "llama-server leaves it out without a word", 400
+        "a `logit_bias` for a token that there is not is a 400", "llama-server leaves it out without a word", 400
     ),
     "keyword": Difference(
         "a schema with a keyword that the grammar cannot express is a 400 that names it",
@@ -152,10 +152,13 @@ DIFFERENCES = {
         places=("choices.*.logprobs",),
     ),
     "logprobs-tools-stream": Difference(
-        "`logprobs` with tools in a stream are given", "llama-server refuses them", 200, 400
+        "the `logprobs` of a stream with tools are given", "llama-server refuses them", 200, 400
     ),
     "choices": Difference(
-        "`n` may be more than there are slots", "replies wait for their turn; llama-server refuses", 200, 400
+        "more replies (`n`) than there are slots are given",
+        "replies wait for their turn; llama-server refuses",
+        200,
+        400,
     ),
     "several-prompts": Difference(
         "the usage of several prompts is that of all of them",

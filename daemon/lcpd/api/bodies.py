@@ -17,6 +17,8 @@ from msgspec import Meta
 from lcpd.api.errors import bad_request
 from lcpd.api.sampling import Flag, Rule, Whole, check
 
+MAX_NAMES = 20_000
+"""In one JSON object: llama.cpp looks each of them up among all the others."""
 Positive = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 Mixed = str | list[str | int]
@@ -133,8 +135,7 @@ def parse(data: bytes, shape: type[Body], max_depth: int) -> tuple[Body, dict[st
         raise _too_deep(max_depth) from error
     if not isinstance(plain, dict):
         raise bad_request("The body must be a JSON object.")
-    if deep := _too_deep_field(plain, max_depth):
-        raise _too_deep(max_depth, deep)
+    _check_structure(plain, max_depth)
     if issubclass(shape, OpenAiBody):
         check(plain, shape.rules)
     try:
@@ -174,11 +175,15 @@ def _explained(error: msgspec.ValidationError) -> tuple[str, str | None]:
     return message, path or None
 
 
-def _too_deep_field(plain: dict[str, Any], limit: int) -> str | None:
-    """The first top-level field that nests deeper than `limit`."""
+def _check_structure(plain: dict[str, Any], max_depth: int) -> None:
+    """Raise ApiError that names the first top-level field that is nested too deep or has too many names."""
+    if len(plain) > MAX_NAMES:
+        raise _too_many_names(None)
     for name, value in plain.items():
         level = [value]
-        for _ in range(limit):
+        for _ in range(max_depth):
+            if any(isinstance(parent, dict) and len(parent) > MAX_NAMES for parent in level):
+                raise _too_many_names(name)
             level = [
                 child
                 for parent in level
@@ -190,8 +195,11 @@ def _too_deep_field(plain: dict[str, Any], limit: int) -> str | None:
             if not level:
                 break
         else:
-            return name
-    return None
+            raise _too_deep(max_depth, name)
+
+
+def _too_many_names(param: str | None) -> Exception:
+    return bad_request(f"An object with more than {MAX_NAMES} names is refused.", param)
 
 
 def _too_deep(limit: int, param: str | None = None) -> Exception:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
+_LONGEST = 2000
+"""Characters of a message."""
 
 
 @dataclass
@@ -34,13 +36,19 @@ class ApiError(Exception):
 
     def openai(self) -> Json:
         """The body for OpenAI-style routes."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        param = None if self.param is None else _shortened(self.param)
+        return {"error": {"message": _shortened(self.message), "type": self.type, "param": param, "code": self.code}}
 
     def anthropic(self) -> Json:
         """The body for Anthropic-style routes."""
         kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
         message = self.anthropic_message or (f"{self.param}: {self.message}" if self.param else self.message)
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        return {"type": "error", "error": {"type": kind, "message": _shortened(message)}}
+
+
+def _shortened(text: str) -> str:
+    """A text without its middle where it is long: what a client sent can be part of it."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
 
 
 # https://docs.anthropic.com/en/api/errors

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lcpd.api import guard
 from lcpd.api.anthropic import MessageStream, content_blocks
 from lcpd.api.bodies import ChatBody, parse
-from lcpd.api.errors import ApiError, blamed_field
+from lcpd.api.errors import ApiError, blamed_field, unknown_model
 from lcpd.api.normalise import chat_body, messages_body
 from lcpd.api.sampling import engine_fields
 from lcpd.api.stream import with_heartbeats
@@ -57,6 +57,24 @@ def test_the_nesting_limit_counts_levels_below_a_field(levels, fits):
         with pytest.raises(ApiError) as caught:
             parse(data, ChatBody, 10)
         assert caught.value.param == "extra"
+
+
+@pytest.mark.parametrize("where", ["$", "metadata", "messages"])
+def test_an_object_of_too_many_names_is_refused(where):
+    names = {f"name{i}": i for i in range(20_001)}
+    message = {"role": "user", "content": "x"}
+    body = {"messages": [message | names] if where == "messages" else [message]}
+    body |= names if where == "$" else {"metadata": {"a": [names]}} if where == "metadata" else {}
+    with pytest.raises(ApiError, match="more than 20000 names") as caught:
+        parse(json.dumps(body).encode(), ChatBody, 10)
+    assert caught.value.param == (None if where == "$" else where)
+
+
+def test_an_error_repeats_no_more_than_the_beginning_of_what_was_sent():
+    error = unknown_model("x" * 10_000_000, "known")
+    for body in (error.openai(), error.anthropic()):
+        assert len(json.dumps(body)) < 3000
+        assert "xxx..." in body["error"]["message"]
 
 
 def test_brackets_in_strings_are_not_nesting():

@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadReference, BuildMissing, ModelMissing) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    # As in the worker's environment (lcpd.app): numpy only moves arrays.
+    # As in the worker's environment (lcpd.assembly.children): numpy only moves arrays.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     profile = cProfile.Profile() if options.profile else None
     steps = measure(path, options.slots, options.steps, options.threads, options.emit_interval, profile)

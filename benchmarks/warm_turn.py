@@ -23,10 +23,11 @@ from typing import Any
 from aiohttp import web
 
 from benchmarks.chat_overhead import Json, conversation, tools
-from lcpd import app
 from lcpd.api import requests
 from lcpd.api.app import create_app
 from lcpd.api.context import Context
+from lcpd.assembly.parts import start_parts
+from lcpd.assembly.plan import make_plan
 from lcpd.chat.client import ChatClient
 from lcpd.config import load
 from lcpd.engine import protocol as p
@@ -147,7 +148,7 @@ async def measure(model: str, tokens: int, count: int) -> list[Turn]:
         {},
     ).settings
     async with AsyncExitStack() as stack:
-        context = await app.start_parts(app.make_plan(settings), stack)
+        context = await start_parts(make_plan(settings), stack)
         await context.dispatcher.model_info()
         port = await _serve(context, stack)
         messages = conversation(tokens // _PER_TURN)

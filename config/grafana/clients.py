@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config.grafana.overview import NOT_COLD, REUSED
 from config.grafana.panels import Dashboard, Panel, Query, Row
-from config.grafana.promql import grown_new, named, quantile, rate, ratio
+from config.grafana.promql import grown, grown_new, named, quantile, rate, ratio
 
 _TTFT = "lcpd_client_time_to_first_token_seconds"
 _ERRORS = 'code=~"[45].."'
@@ -98,7 +98,7 @@ _WHY = Row(
         Panel(
             "Which keys run into their limits?",
             "Requests refused in the time shown, by limit: concurrency, or rate (docs/api.md).",
-            (Query(grown_new("lcpd_key_refusals_total", "key, limit") + " > 0", "{{key}}: {{limit}}"),),
+            (Query(grown("lcpd_key_refusals_total", "key, limit") + " > 0", "{{key}}: {{limit}}"),),
             kind="bars",
             whole=True,
             nothing="None",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.grafana.panels import Dashboard, Panel, Query, Row
-from config.grafana.promql import grown, grown_new, mean, quantile, rate, ratio, select, total
+from config.grafana.promql import grown, mean, quantile, rate, ratio, select, total
 
 REUSED = 'source=~"vram|shared|ram|disk"'
 ASKED = 'source!="anticipated"'
@@ -84,7 +84,7 @@ _NOW = Row(
             "Failed requests",
             "In the time shown: replies with a status of 500 or above. /health does not count, which says 503 while"
             " a model is loaded. The panels on health say which they were.",
-            (Query(grown_new("lcpd_requests_total", match='code=~"5..", endpoint!="/health"')),),
+            (Query(grown("lcpd_requests_total", match='code=~"5..", endpoint!="/health"')),),
             kind="number",
             width=4,
             whole=True,
@@ -217,7 +217,7 @@ _HEALTHY = Row(
         Panel(
             "Which errors do clients get?",
             "By the API's error code; 4xx are the clients' own mistakes, limits or a full queue. docs/api.md has them.",
-            (Query(rate("lcpd_errors_total", "error", 'endpoint!="/health"'), "{{error}}"),),
+            (Query(rate("lcpd_errors_total", "error", 'endpoint!="/health"') + " > 0", "{{error}}"),),
             unit="reqps",
             nothing="No errors",
             kind="stacked",

@@ -30,7 +30,7 @@ def grown(metric: str, by: str = "", match: str = "", over: str = "$__range") ->
 
 
 def grown_new(metric: str, by: str = "", match: str = "") -> str:
-    """As `grown`, for counters whose series begin with their first event, which `increase` does not count."""
+    """As `grown`, for counters whose series begin with an event, or before a scrape: `increase` does not count that."""
     series = select(metric, match)
     return f"sum{_by(by)} (({series} unless {series} offset $__range) or increase({series}[$__range]))"
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 import os
 import threading
 
-log = logging.getLogger(__name__)
-
 
 class Deadline:
-    """Ends the process at a given time.  It needs neither the event loop, which may be stuck, nor any other thread."""
+    """Ends the process at a given time.  It needs neither the event loop, which may be stuck, nor a lock."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
@@ -28,6 +25,7 @@ class Deadline:
             self._timer.cancel()
 
     def _end(self, within: float) -> None:
-        log.critical("stopping took longer than %g s and is given up; this is where each thread stood:", within)
+        # Not through the log, whose lock a thread may hold that is stuck while it writes.
+        os.write(2, f"stopping took longer than {within:g} s and is given up; each thread stood here:\n".encode())
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from lcpd.carry_over import save_slots
 from lcpd.engine.supervisor import State, Supervisor
 from lcpd.scheduler.dispatcher import Dispatcher
+from lcpd.scheduler.embeddings import Embeddings
 
 log = logging.getLogger(__name__)
 _POLL = 0.05
@@ -29,10 +30,13 @@ class CannotSleep(RuntimeError):
 class Sleeper:
     """Owns the way into sleep.  For one event loop."""
 
-    def __init__(self, supervisor: Supervisor, dispatcher: Dispatcher, after: float = 0.0) -> None:
+    def __init__(
+        self, supervisor: Supervisor, dispatcher: Dispatcher, embeddings: Embeddings, after: float = 0.0
+    ) -> None:
         """`after`: seconds without any request after which it falls asleep; 0: never."""
         self._supervisor = supervisor
         self._dispatcher = dispatcher
+        self._embeddings = embeddings
         self._after = after
         self._dozing: asyncio.Task[bool] | None = None
         self._stopping = False
@@ -84,7 +88,7 @@ class Sleeper:
 
     async def _doze(self) -> bool:
         dispatcher = self._dispatcher
-        while dispatcher.running or dispatcher.waiting:  # noqa: ASYNC110
+        while dispatcher.running or dispatcher.waiting or self._embeddings.running:  # noqa: ASYNC110
             await asyncio.sleep(_POLL)
         await save_slots(dispatcher)
         if self._supervisor.state not in (State.READY, State.DEGRADED):

@@ -9,6 +9,7 @@ Names are those of the GenAI semantic conventions, where these have one.  No tex
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 2.0
 """Seconds for a batch of spans, retries included: for so long a collector that is down holds up the daemon's end."""
+_SELDOM = 600.0
+"""Seconds after one complaint about the collector in which the log has no other."""
 _NAMES: dict[Phase, str] = {"waiting": "queue", "restore": "restore", "prefill": "prefill", "decode": "decode"}
 
 
@@ -97,6 +100,23 @@ class Tracer:
         return attributes
 
 
+class Seldom(logging.Filter):
+    """Lets one line pass in a while: a collector that is down would be told of every few seconds for days."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line may pass."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + _SELDOM
+        return True
+
+
 def exporting(model: str, endpoint: str) -> Tracer:
     """One that sends traces to `endpoint` (metrics.traces).  Raises ConfigError."""
     try:
@@ -104,4 +124,5 @@ def exporting(model: str, endpoint: str) -> Tracer:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError([f"metrics.traces: {error}; install lcpd with the extra otel: lcpd[otel]"]) from error
+    logging.getLogger(OTLPSpanExporter.__module__).addFilter(Seldom())
     return Tracer(model, BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT)))

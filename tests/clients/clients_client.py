@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import TestClient
 from clients_run import RUN_WITHIN, connect, run_client
 from clients_table import HEADLESS, Headless
 from clients_traffic import Asked, Traffic
@@ -29,17 +30,17 @@ class Client:
     async def connect(self, url: str) -> None:
         await connect(self.name, url, self.home)
 
-    async def ask(self, text: str, within: float = RUN_WITHIN) -> str:
+    async def ask(self, text: str, within: float = RUN_WITHIN, status: int = 0) -> str:
         """What is answered to the first text of a session."""
-        return await self._run(*self.facts.first, text, within=within)
+        return await self._run(*self.facts.first, text, within=within, status=status)
 
     async def ask_again(self, text: str, within: float = RUN_WITHIN) -> str:
         """What is answered to the next one of the same session."""
         return await self._run(*self.facts.again, text, within=within)
 
-    async def _run(self, *arguments: str, within: float) -> str:
+    async def _run(self, *arguments: str, within: float = RUN_WITHIN, status: int = 0) -> str:
         more = {"HOME": str(self.home), **self.facts.variables}
-        return await run_client([self._program, *arguments], self.work, within, **more)
+        return await run_client([self._program, *arguments], self.work, within, status, **more)
 
     def make_impatient(self) -> None:
         """Scale its patience down, which ``lcpd connect`` has set to half an hour."""
@@ -63,11 +64,11 @@ class Client:
         # JSON has no comma before the end of an object.
         file.write_text(re.sub(r",(\s*})", r"\1", text))
 
-    def move(self, url: str, elsewhere: str) -> None:
+    def move(self, old: TestClient, new: TestClient) -> None:
         """Point it at another daemon; all else that it was told, such as the length of the context, stays."""
-        for file in self.home.rglob("*"):
-            if file.is_file() and url in (text := file.read_text(errors="replace")):
-                file.write_text(text.replace(url, elsewhere))
+        for file in filter(Path.is_file, self.home.rglob("*")):
+            text = file.read_bytes()
+            file.write_bytes(text.replace(f":{old.port}".encode(), f":{new.port}".encode()))
 
     def call(self, command: str) -> str:
         """A reply of the scripted worker that runs a command."""

@@ -77,8 +77,8 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**kept, "HOME": str(home), **more}
 
 
-async def run_client(command: list[str], folder: Path, within: float = RUN_WITHIN, **more: str) -> str:
-    """The output of a client that runs in `folder`; AssertionError where it fails."""
+async def run_client(command: list[str], folder: Path, within: float = RUN_WITHIN, status: int = 0, **more: str) -> str:
+    """The output of a client that runs in `folder`; AssertionError where it ends with another exit status."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,
@@ -92,7 +92,7 @@ async def run_client(command: list[str], folder: Path, within: float = RUN_WITHI
         output, errors = await asyncio.wait_for(process.communicate(), within)
     finally:
         await end(process)
-    assert process.returncode == 0, f"exit status {process.returncode}\n{output.decode()}\n{errors.decode()}"
+    assert process.returncode == status, f"exit status {process.returncode}\n{output.decode()}\n{errors.decode()}"
     return output.decode()
 
 

@@ -43,6 +43,10 @@ class Headless:
     """Where it has no tool: what the prompts of its conversation have in them."""
     side: str = ""
     """What is in the prompts of an agent of its own, which has the same tool; "": there is none."""
+    compaction: str = ""
+    """What is in the prompt that asks for a summary of the conversation; "": it asks for none."""
+    refused: int = 0
+    """The exit status of a run in which a prompt did not fit, although it went on."""
     variables: dict[str, str] = field(default_factory=dict)
     """Environment that a run without network or terminal needs; the configuration is that of ``lcpd connect``."""
     impatience: tuple[Impatience, ...] = ()
@@ -64,6 +68,7 @@ HEADLESS = {
         46_000,
         "Bash",
         lambda command: {"command": command, "description": "Print the sum"},
+        compaction="Your task is to create a detailed summary",
         variables={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_RETRIES": "0"},
         # It waits for minutes whatever CLAUDE_STREAM_IDLE_TIMEOUT_MS says, so its patience cannot be scaled down.
         config=".claude/settings.json",
@@ -76,6 +81,8 @@ HEADLESS = {
         30_000,
         "bash",
         lambda command: {"command": command, "description": "Print the sum"},
+        compaction="You are a context summarization agent",
+        refused=1,
         variables={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
         impatience=(Impatience(".config/opencode/opencode.json", ("provider", "lcpd", "options", "chunkTimeout")),),
         config=".config/opencode/opencode.json",
@@ -89,6 +96,7 @@ HEADLESS = {
         "run_shell_command",
         lambda command: {"command": command, "is_background": False},
         side="memory extraction subagent",
+        compaction="You are the component that summarizes a conversation",
         forgets="<system-reminder>\nThe current date is",
         impatience=(
             # For the headers.  Its streamIdleTimeoutMs counts chunks alone, not comments.
@@ -103,6 +111,7 @@ HEADLESS = {
         ("--offline", "--continue", "--print"),
         6_000,
         "bash",
+        compaction="You are a context summarization assistant",
     ),
     "cline": Headless(
         lambda: npm_program("cline", "3.0.65", "cline"),
@@ -140,3 +149,4 @@ HEADLESS = {
     ),
 }
 WITH_TOOLS = [name for name, facts in HEADLESS.items() if facts.tool]
+BUT_CODEX = [name for name in HEADLESS if name != "codex"]

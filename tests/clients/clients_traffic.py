@@ -9,6 +9,8 @@ from aiohttp.test_utils import TestClient
 
 from fakes import vocab
 from fakes.api import context_of
+from lcpd.api import errors, requests
+from lcpd.api.errors import ApiError
 from lcpd.cache.isolation import plain
 from lcpd.scheduler.dispatcher import Dispatcher
 from lcpd.scheduler.generation import Generation, Prompt
@@ -30,13 +32,20 @@ class Traffic:
     def __init__(self, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
         self._dispatcher: Dispatcher = context_of(client).dispatcher
         self._prompts: list[Prompt] = []
+        self.refused: list[int] = []
+        """The lengths of prompts that did not fit, of any daemon."""
         submit = self._dispatcher.submit
 
         def record(prompt: Prompt) -> Generation:
             self._prompts.append(prompt)
             return submit(prompt)
 
+        def refuse(tokens: int, limit: int, param: str) -> ApiError:
+            self.refused.append(tokens)
+            return errors.too_long(tokens, limit, param)
+
         monkeypatch.setattr(self._dispatcher, "submit", record)
+        monkeypatch.setattr(requests, "too_long", refuse)
 
     def __call__(self, mark: str = "") -> list[Asked]:
         """The prompts that have a text in them and were begun, oldest first."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from clients_client import ECHO, each
-from clients_table import HEADLESS, WITH_TOOLS
+from clients_table import BUT_CODEX, WITH_TOOLS
 from clients_traffic import Traffic
 
 pytestmark = pytest.mark.clients
@@ -39,7 +41,7 @@ async def test_a_tool_runs_and_every_prompt_goes_on_from_all_of_the_one_before(s
     assert resumed.reused >= len(kept.encode())
 
 
-@each(list(HEADLESS))
+@each(BUT_CODEX)
 async def test_it_waits_for_a_prefill_of_several_times_its_patience(start_scripted, monkeypatch, client):
     script = {"prefill_seconds": PREFILL / (client.facts.prompt / BATCH), "reply": "At last."}
     daemon = await start_scripted(script, server__heartbeat_interval=0.5)
@@ -56,6 +58,21 @@ async def test_a_second_session_reuses_the_whole_head(start_scripted, monkeypatc
     daemon = await start_scripted({"reply": "Yes."})
     traffic = Traffic(daemon, monkeypatch)
     await client.connect(str(daemon.make_url("")))
+    await client.ask("Are you there?")
+    await client.ask("Is anybody here?")
+    first, second = client.conversation(traffic)
+    assert second.reused >= len(first.text.partition("Are you there?")[0].encode())
+
+
+@each(["claude-code"])
+async def test_so_does_one_with_the_settings_that_it_comes_with(start_scripted, monkeypatch, client):
+    # It begins each prompt with a line of its own for billing, with another value in every session.
+    daemon = await start_scripted({"reply": "Yes."})
+    traffic = Traffic(daemon, monkeypatch)
+    address = {"ANTHROPIC_BASE_URL": str(daemon.make_url("")), "ANTHROPIC_AUTH_TOKEN": "x", "ANTHROPIC_MODEL": "fake"}
+    settings = client.home / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"env": address}))
     await client.ask("Are you there?")
     await client.ask("Is anybody here?")
     first, second = client.conversation(traffic)

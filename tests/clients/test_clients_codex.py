@@ -1,26 +1,20 @@
-"""Codex (npm: @openai/codex), headless."""
+"""What Codex alone has, or can be asked."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import TestServer
-from clients_run import end, environment, npm_program, run_client
-
-from lcpd.api.app import create_app
-from lcpd.api.responses import route
-from lcpd.api.sampling import engine_fields
-from lcpd.app import make_plan, start_parts
-from lcpd.config import Settings
+from clients_client import ECHO
+from clients_run import end, environment, run_client
+from clients_table import HEADLESS
 
 pytestmark = pytest.mark.clients
-VERSION = "0.171.0"
 CONFIG = """
 model = "{model}"
 model_provider = "lcpd"
@@ -36,8 +30,6 @@ request_max_retries = 0
 stream_max_retries = 0
 stream_idle_timeout_ms = {idle_ms}
 """
-# The sum is in a prompt only when the command has really run.
-ECHO = "echo lcpd-$((40 + 2))"
 FREELY = "--dangerously-bypass-approvals-and-sandbox"
 
 
@@ -47,7 +39,7 @@ class Codex:
     def __init__(
         self, folder: Path, url: str, model: str = "fake", window: int = 400_000, idle_ms: int = 60_000
     ) -> None:
-        self._program = str(npm_program("@openai/codex", VERSION, "codex"))
+        self._program = str(HEADLESS["codex"].program())
         self._home = folder / "codex-home"
         self.work = folder / "work"
         self._home.mkdir()
@@ -155,24 +147,6 @@ def usage(events: list[dict]) -> dict:
     return next(event["usage"] for event in events if event["type"] == "turn.completed")
 
 
-async def test_it_runs_a_tool_and_answers(start_scripted, tmp_path):
-    replies = [("lcpd-42", "It printed the sum."), ("", call("exec_command", cmd=ECHO))]
-    codex = await scripted(start_scripted, tmp_path, {"replies": replies})
-    events = await codex.run("Print the sum")
-    (command,) = items(events, "command_execution")
-    assert command["aggregated_output"].strip() == "lcpd-42"
-    assert answer(events) == "It printed the sum."
-    # The second prompt went on from all of the first one and of the call.
-    assert usage(events)["cached_input_tokens"] > 0.48 * usage(events)["input_tokens"]
-
-
-async def test_a_resumed_session_reuses_all_of_its_prompt(start_scripted, tmp_path):
-    codex = await scripted(start_scripted, tmp_path, {"reply": "Yes."})
-    first = usage(await codex.run("Are you there?"))
-    both = usage(await codex.run("resume", "--last", "And now?"))
-    assert both["cached_input_tokens"] >= first["input_tokens"] + first["output_tokens"] - 1
-
-
 async def test_its_free_form_tool_gets_its_text(start_scripted, tmp_path):
     patch = '*** Begin Patch\n*** Add File: new.txt\n+it says "hé"\n*** End Patch'
     replies = [("Success.", "Written."), ("", call("apply_patch", input=patch))]
@@ -222,21 +196,3 @@ async def test_a_prompt_that_is_too_long_is_told_and_a_compaction_gets_round_it(
         assert "ran out of room in the model's context window" in await server.turn("long " * 8000)
         # The first attempt does not fit either; Codex leaves out the oldest items until one does.
         assert "ran out of room" not in await server.compact()
-
-
-@pytest.mark.native
-async def test_the_real_hybrid_computes_nothing_of_a_session_twice(tmp_path, monkeypatch):
-    # The tiny model knows no such prompts and would often go on until its context is full.
-    ending = {"logit_bias": {"4089": 10}}
-    monkeypatch.setattr(route, "engine_fields", lambda fields, n_probs: {**engine_fields(fields, n_probs), **ending})
-    async with AsyncExitStack() as stack:
-        context = await start_parts(make_plan(Settings(model={"threads": 1})), stack)
-        await context.dispatcher.model_info()
-        server = await stack.enter_async_context(TestServer(create_app(context)))
-        codex = Codex(tmp_path, str(server.make_url("")), "demo:hybrid", window=32_768)
-        await codex.run("Read the file src/cache.py")
-        both = usage(await codex.run("resume", "--last", "Read the file src/cache.py again"))
-        held = max(slot.n_tokens for slot in context.dispatcher.snapshot().slots)
-    assert both["output_tokens"] > 0
-    # The model may call tools as often as it likes; every prompt goes on from the one before.
-    assert both["input_tokens"] - both["cached_input_tokens"] <= held

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lcpd.app import make_plan, start_parts
+from lcpd.assembly.parts import start_parts
+from lcpd.assembly.plan import make_plan
 from lcpd.config import Settings
 from lcpd.engine import protocol as p
 from lcpd.scheduler.generation import Begun, Done, Event, Generation, Progress, Prompt, Text

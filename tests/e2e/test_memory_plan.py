@@ -8,7 +8,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from lcpd.api.app import create_app
-from lcpd.app import make_plan, start_parts
+from lcpd.assembly.parts import start_parts
+from lcpd.assembly.plan import make_plan
 from lcpd.config import Settings
 from lcpd.planning.plan import MIB
 from support import model_path

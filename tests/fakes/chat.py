@@ -33,8 +33,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +130,10 @@ def _call(name: str, arguments: str) -> str:
 
 
 class Parser:
-    """One reply being parsed; its calls get the next of `numbers`, since clients take the same id for the same call."""
+    """One reply being parsed, after so many calls in the history: clients take the same id for the same call."""
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self._numbers = numbers
+    def __init__(self, earlier: int = 0) -> None:
+        self._earlier = earlier
         self._text = ""
         self._message: Json = {"role": "assistant", "content": None}
 
@@ -149,7 +148,7 @@ class Parser:
         for index in range(len(self._message.get("tool_calls", [])), len(calls)):
             name, arguments = calls[index]
             function = {"name": name, "arguments": arguments}
-            call = {"index": index, "id": f"call_{next(self._numbers)}", "type": "function", "function": function}
+            call = {"index": index, "id": f"call_{self._earlier + index}", "type": "function", "function": function}
             deltas.append({"tool_calls": [call]})
         for delta in deltas:
             add_delta(self._message, delta)
@@ -182,7 +181,6 @@ class Service:
         self._script = script
         self._send_raw = send_raw
         self._parsers: dict[int, Parser] = {}
-        self._numbers = count()
         self._replays = Replays()
 
     def answer(self, call: p.ToChat) -> p.FromChat:
@@ -243,7 +241,7 @@ class Service:
 
     def _push(self, call: p.Push) -> p.FromChat:
         if call.fields is not None:
-            self._parsers[call.stream] = Parser(self._numbers)
+            self._parsers[call.stream] = Parser(msgspec.json.decode(call.fields).get("calls", 0))
         parser = self._parsers.get(call.stream)
         if parser is None:
             return p.Problem(call.call, f"reply {call.stream} is not open")
@@ -256,7 +254,7 @@ class Service:
 
 def _same(written: Tokens, generated: Tokens) -> bool:
     """Both begin with the mark of the assistant's messages."""
-    first, second = (Parser(count()).push(vocab.decode(tokens[1:].tolist()), True)[1] for tokens in (written, generated))
+    first, second = (Parser().push(vocab.decode(tokens[1:].tolist()), True)[1] for tokens in (written, generated))
     return same_message(first or {}, second or {})
 
 
@@ -277,16 +275,24 @@ def _readable(call: p.ToChat) -> str:
 def _rendered(call: int, tokens: list[int], spans: list[p.Span], body: Json) -> p.Rendered:
     stop = body.get("stop") or body.get("stop_sequences") or []
     fields = {"stop": [stop] if isinstance(stop, str) else stop, "ignore_eos": bool(body.get("ignore_eos"))}
-    fields |= {name: body[name] for name in ("n_probs", "seed") if name in body}
+    fields |= {name: body[name] for name in ("n_probs", "seed", "temperature") if name in body}
     return p.Rendered(
         call=call,
         tokens=_packed(tokens),
         spans=spans,
-        fields=msgspec.json.encode(fields),
+        fields=msgspec.json.encode({**fields, "calls": _calls(body)}),
         sampling=msgspec.json.encode(fields),
         max_tokens=body.get("max_completion_tokens") or body.get("max_tokens") or -1,
         reused_tokens=0,
     )
+
+
+def _calls(body: Json) -> int:
+    """How many tools were called in a history, in the shapes of either API."""
+    messages = body.get("messages") or []
+    parts = [part for message in messages if isinstance(content := message.get("content"), list) for part in content]
+    chat = sum(len(message.get("tool_calls") or []) for message in messages)
+    return chat + sum(part.get("type") == "tool_use" for part in parts)
 
 
 def _packed(tokens: list[int]) -> bytes:

@@ -9,27 +9,52 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.api import keyring, until
 from fakes.chat import chat_command
-from fakes.worker import load, worker_command
-from lcpd.anticipation.driver import Anticipator
+from fakes.worker import worker_command
 from lcpd.api.app import create_app
-from lcpd.api.context import Context
-from lcpd.app import embedding_settings, make_embeddings, policy_of
-from lcpd.cache.arena import Arena
-from lcpd.cache.cache import PromptCache
-from lcpd.chat.client import ChatClient, ChatSettings
+from lcpd.assembly.parts import start_parts
+from lcpd.assembly.plan import Plan
+from lcpd.build import Build
 from lcpd.config import Settings
 from lcpd.config import load as load_settings
-from lcpd.engine.policy import RestartPolicy
-from lcpd.engine.supervisor import Listeners, State, Supervisor, WorkerSettings
-from lcpd.metrics import Metrics
-from lcpd.metrics.live import Live
-from lcpd.scheduler.dispatcher import Dispatcher
-from lcpd.sleep import Sleeper
+from lcpd.engine.supervisor import State
+from lcpd.key_sources import KeySources
+
+_BUILD = Build("fake", Path("/nowhere"), "cpu", "fake", 1, "x86-64", ("CPU",), "2026-01-01T00:00:00+00:00")
+_USUAL = {
+    "model__ref": "alias",
+    "model__ctx": 4096,
+    "model__slots": 2,
+    "model__threads": 1,
+    "model__batch": 64,
+    "model__ubatch": 64,
+    "engine__crash_limit": 2,
+    "engine__restart_backoff": 0.05,
+    "engine__stop_timeout": 2,
+    "cache__ram": 1 << 20,
+    "cache__prewarm": 0,
+}
+"""What the settings of these daemons are where a test says nothing else."""
 
 
 def settings_with(**changes: object) -> Settings:
     """Settings with ``section__key=value`` changes."""
     return load_settings(None, {}, {f"LCPD_{name.upper()}": str(value) for name, value in changes.items()}).settings
+
+
+def fake_plan(settings: Settings, script: dict | None = None) -> Plan:
+    """The plan of a daemon whose worker follows the script.  No child reads a model: any file is one."""
+    return Plan(
+        settings=settings,
+        build=_BUILD,
+        model=Path(__file__),
+        model_id=settings.model.alias or "fake",
+        template=None,
+        key_sources=KeySources(settings, {}),
+        keys=keyring(),
+        memory=None,
+        worker_command=worker_command(**(script or {})),
+        chat_command=chat_command(),
+    )
 
 
 async def start_daemon(
@@ -39,66 +64,11 @@ async def start_daemon(
 
     It runs on this event loop until `stack` is closed.  With `wait=False` it returns before the worker is ready.
     """
-    settings = settings_with(**{"model__slots": 2, "engine__crash_limit": 2, **changes})
-    metrics = Metrics()
-    cache = PromptCache(arena := Arena(1 << 20))
-    stack.callback(arena.close)
-    dispatcher = Dispatcher(
-        model="fake",
-        slots=settings.model.slots,
-        policy=policy_of(settings),
-        cache=cache,
-        send=lambda message: supervisor.send(message),
-        metrics=metrics,
-    )
-    embeddings = make_embeddings("fake", settings, lambda message: supervisor.send(message), dispatcher, metrics)
-    supervisor = Supervisor(
-        WorkerSettings(
-            load=load(
-                slots=settings.model.slots,
-                n_ctx=settings.model.ctx or 4096,
-                arena_bytes=arena.size,
-                embeddings=embedding_settings(settings.model),
-            ),
-            descriptors=(arena.fd,),
-            command=worker_command(**(script or {})),
-            restart=RestartPolicy(backoff=0.05, crash_limit=settings.engine.crash_limit),
-            stop_timeout=2,
-        ),
-        Listeners(dispatcher, embeddings),
-    )
-    chat = ChatClient(
-        ChatSettings(Path("fake.gguf"), None, Path("/nowhere"), 1 << 30, 20, chat_command()),
-        on_restart=lambda _: metrics.engine.chat_restarts.inc(),
-    )
-    anticipator = Anticipator(chat, dispatcher, patience=0) if settings.cache.anticipate else None
-    sleeper = Sleeper(supervisor, dispatcher, settings.engine.sleep_after)
-    context = Context(
-        settings=settings,
-        sleeper=sleeper,
-        supervisor=supervisor,
-        dispatcher=dispatcher,
-        embeddings=embeddings,
-        cache=cache,
-        anticipator=anticipator,
-        chat=chat,
-        metrics=metrics,
-        live=Live(metrics, settings, "fake", supervisor, chat),
-        model_id="fake",
-        model_names=frozenset({"fake", settings.model.alias or "alias"}),
-        created=1,
-        keys=keyring(),
-    )
-    stack.push_async_callback(supervisor.stop)
-    stack.push_async_callback(chat.stop)
-    if anticipator:
-        stack.push_async_callback(anticipator.stop)
-    stack.push_async_callback(sleeper.stop)
-    supervisor.start()
-    sleeper.start()
-    await chat.start()
+    context = await start_parts(fake_plan(settings_with(**{**_USUAL, **changes}), script), stack)
+    if context.anticipator:
+        context.anticipator.patience = 0
     if wait:
-        await until(lambda: supervisor.state in (State.READY, State.FAILED))
+        await until(lambda: context.supervisor.state in (State.READY, State.FAILED))
     server = TestServer(create_app(context))
     client = TestClient(server)
     await server.start_server(shutdown_timeout=1)

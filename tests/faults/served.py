@@ -18,7 +18,8 @@ from fakes.api import until
 from faults.recompute import Losses
 from lcpd.api.app import create_app
 from lcpd.api.patience import Patience
-from lcpd.app import make_plan, start_parts
+from lcpd.assembly.parts import start_parts
+from lcpd.assembly.plan import make_plan
 from lcpd.config import Settings
 from lcpd.engine.supervisor import State
 from support import model_path

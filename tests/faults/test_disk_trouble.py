@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.native, pytest.mark.faults]
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FailingStore]]:
     """The daemons of this test have this store."""
-    monkeypatch.setattr("lcpd.app.DiskStore", FailingStore)
+    monkeypatch.setattr("lcpd.assembly.storage.DiskStore", FailingStore)
     FailingStore.works()
     FailingStore.failures = 0
     yield FailingStore

@@ -474,6 +474,7 @@ def test_a_reply_goes_on_from_the_tokens_that_another_worker_sent(engine, sampli
     assert engine.tokens(2) == expected[12:]
     assert engine.text(1).endswith(engine.text(2))
     assert engine.of(p.Finished, 2)[0].generated == 30
+    assert engine.of(p.Prefilled, 2)[-1].done == len(tokens) + 11, "all but the last token that was sent"
 
 
 @pytest.mark.parametrize("kind", ["attention"], indirect=True)

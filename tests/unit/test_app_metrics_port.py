@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fakes.daemon import settings_with
-from lcpd.app import _serve_metrics
 from lcpd.config import ConfigError
+from lcpd.serving import serve_metrics
 
 
 def context(port: int) -> Any:
@@ -24,7 +24,7 @@ async def test_a_port_that_cannot_be_had_is_named_with_its_setting() -> None:
         taken.listen()
         async with AsyncExitStack() as stack:
             with pytest.raises(ConfigError, match=r"metrics\.host, metrics\.port: 127\.0\.0\.1:\d+ cannot be listened"):
-                await _serve_metrics(context(taken.getsockname()[1]), stack)
+                await serve_metrics(context(taken.getsockname()[1]), stack)
 
 
 async def test_it_is_given_up_with_the_daemon() -> None:
@@ -33,5 +33,5 @@ async def test_it_is_given_up_with_the_daemon() -> None:
         port = probe.getsockname()[1]
     for _ in range(2):
         async with AsyncExitStack() as stack:
-            await _serve_metrics(context(port), stack)
+            await serve_metrics(context(port), stack)
             socket.create_connection(("127.0.0.1", port)).close()

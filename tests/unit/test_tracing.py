@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from lcpd.scheduler.course import Phase
 from lcpd.scheduler.generation import Generation, Prompt
 from lcpd.scheduler.request import Request
 from lcpd.scheduler.slots import Span
-from lcpd.tracing import Tracer, exporting
+from lcpd.tracing import Seldom, Tracer, exporting
 
 NOW = 1000.0
 WHOLE: Sequence[tuple[Phase, float]] = (("restore", 1002.0), ("prefill", 1003.0), ("decode", 1007.0))
@@ -150,3 +151,10 @@ def test_without_the_extra_the_setting_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     with pytest.raises(ConfigError, match=r"metrics\.traces: .*lcpd\[otel\]"):
         exporting("a-model", "http://127.0.0.1:4318/v1/traces")
+
+
+def test_a_collector_that_is_down_is_told_of_every_ten_minutes_and_not_for_each_batch() -> None:
+    moments = iter((5.0, 6.0, 604.0, 605.0, 700.0))
+    seldom = Seldom(lambda: next(moments))
+    record = logging.LogRecord("exporter", logging.ERROR, "", 0, "it is down", (), None)
+    assert [seldom.filter(record) for _ in range(5)] == [True, False, False, True, False]

@@ -82,7 +82,7 @@ class Anticipator:
 
     def __init__(self, chat: ChatClient, dispatcher: Dispatcher, patience: float = 0.25) -> None:
         """`patience`: seconds."""
-        self._patience = patience
+        self.patience = patience
         self._chat = chat
         self._dispatcher = dispatcher
         self._pending: list[FinishedTurn] = []
@@ -126,7 +126,7 @@ class Anticipator:
         tried: list[FinishedTurn] = []
         while turn := next((one for one in reversed(self._pending) if one not in tried), None):
             tried = [*(one for one in tried if one in self._pending), turn]
-            await asyncio.sleep(self._patience)
+            await asyncio.sleep(self.patience)
             try:
                 over = await self._try(turn)
             except _EXPECTED as error:

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from lcpd.api import cache, docs_page, embeddings, extras, guard, info, openapi, power
+from lcpd.api import cache, counting, docs_page, embeddings, extras, guard, info, openapi, power
 from lcpd.api.chat_completions import chat_completions
-from lcpd.api.clients import program_of
 from lcpd.api.completions import completions
 from lcpd.api.context import ADMIN, BEGUN, CONTEXT, CORS, ERROR, KEY, STATUS, Context
 from lcpd.api.errors import ApiError, limit_exceeded
@@ -30,6 +29,7 @@ def create_app(context: Context) -> web.Application:
     """The application for one daemon."""
     app = web.Application(middlewares=[_errors, _guard], client_max_size=context.settings.server.max_body)
     app[CONTEXT] = context
+    counting.begin(context)
     server = context.settings.server
     app[STORE] = ResponseStore(server.responses, server.responses_size)
     app.on_response_prepare.append(_add_cors)
@@ -115,27 +115,17 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             request[ERROR] = _GONE
             raise
         request[ERROR] = "internal_error"
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", request.method, request.rel_url.raw_path)
         return _told(
             request, ApiError(500, "An internal error; the server's log has the details.", type="server_error")
         )
     finally:
         status = request.get(STATUS, status)
-        resource = request.match_info.route.resource
-        endpoint = resource.canonical.removeprefix("/v1") if resource else "unknown"
+        counting.count(request, status)
         seconds, key = time.monotonic() - begun, request.get(KEY)
-        _count(request, endpoint, status)
         who = f" {key.name}" if key is not None else ""
-        log.info("%s %s %d %.3f s%s", request.method, request.path, status, seconds, who)
-
-
-def _count(request: web.Request, endpoint: str, status: int) -> None:
-    metrics, key = request.app[CONTEXT].metrics, request.get(KEY)
-    program = program_of(request.headers.get("User-Agent", ""))
-    metrics.requests.answered.labels(endpoint, str(status)).inc()
-    metrics.clients.answered.labels(program, key.name if key else "", str(status)).inc()
-    if status >= 400:
-        metrics.requests.errors.labels(endpoint, request.get(ERROR, "other")).inc()
+        # As it was sent: decoded, it could have line ends and control characters in it.
+        log.info("%s %s %d %.3f s%s", request.method, request.rel_url.raw_path, status, seconds, who)
 
 
 @web.middleware

@@ -200,6 +200,7 @@ class Reply:
                 text = self._cutter.push(new.text, now - first)
                 done = new.done
                 if self._cutter.over and (done is None or done.reason != "length"):
+                    self.generation.close(answered=True)
                     done = Done("length", "", "", self.usage.cached, self.usage.generated, first - begun, now - first)
                 elif done:
                     text += self._cutter.finish()

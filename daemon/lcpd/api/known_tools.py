@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 Json = dict[str, Any]
+_LONGEST = 64 << 10
+"""Characters of all names of a set whose order is remembered: real sets have a few thousand."""
 ORDER, KEYS = "tool-order", "tool-keys"
 """What reports call the two rules."""
 
@@ -58,7 +60,7 @@ class KnownTools:
     def _order(self, names: tuple[str, ...], scope: int, remember: bool) -> tuple[str, ...]:
         key = scope, frozenset(names)
         known = self._orders.get(key, names)
-        if remember:
+        if remember and sum(map(len, names)) <= _LONGEST:
             self._orders[key] = known
             self._orders.move_to_end(key)
             if len(self._orders) > self._most_sets:

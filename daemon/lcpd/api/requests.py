@@ -113,6 +113,8 @@ class Terms:
     min_tokens: int = 0
     store: bool = True
     """Whether anything of it may be kept when it has left its slot."""
+    streamed: bool = False
+    """Whether the reply is shown as it comes."""
     scope: int = 0
     """Number of the key that it shares what is computed with; 0: all keys (:mod:`lcpd.cache.isolation`)."""
     key: str = ""
@@ -131,16 +133,16 @@ def chat_terms(request: web.Request, plain: Json, normalised: tuple[str, ...] = 
     """The terms of a chat of any dialect.  Raises ApiError."""
     client = _client(request, plain)
     usual = request.app[CONTEXT].tool_users.priority(client, has_tools=bool(plain.get("tools")))
-    terms = _terms(request, client, stated_priority(request.headers, plain) or usual)
+    terms = _terms(request, plain, client, stated_priority(request.headers, plain) or usual)
     return replace(terms, normalised=normalised)
 
 
 def completion_terms(request: web.Request, plain: Json) -> Terms:
     """The terms of a text completion, which has no tools in any case.  Raises ApiError."""
-    return _terms(request, _client(request, plain), stated_priority(request.headers, plain) or "interactive")
+    return _terms(request, plain, _client(request, plain), stated_priority(request.headers, plain) or "interactive")
 
 
-def _terms(request: web.Request, client: Client, priority: Priority) -> Terms:
+def _terms(request: web.Request, plain: Json, client: Client, priority: Priority) -> Terms:
     key = request.get(KEY)
     if key is not None and key.background:
         priority = "background"
@@ -148,6 +150,7 @@ def _terms(request: web.Request, client: Client, priority: Priority) -> Terms:
         client.conversation,
         priority,
         store=stores(request.headers),
+        streamed=bool(plain.get("stream")),
         scope=scope_of(request),
         key=key.name if key else "",
         program=client.kind,
@@ -229,6 +232,7 @@ async def submit(context: Context, rendered: Rendered, field: str, terms: Terms,
             priority=terms.priority,
             client=terms.client,
             store=terms.store,
+            streamed=terms.streamed,
             key=terms.key,
             program=terms.program,
             received=terms.received,

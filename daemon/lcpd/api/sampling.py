@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from lcpd.api.errors import bad_request
+from lcpd.engine.protocol import RANDOM_SEED
 
 Json = dict[str, Any]
 MAX_CHOICES = 16
 _INT = 2**31 - 1
-_RANDOM_SEED = 2**32 - 1
-"""llama.cpp's seed that stands for a random one (LLAMA_DEFAULT_SEED)."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +333,7 @@ def for_choice(sampling: bytes, index: int) -> bytes:
     """The engine's fields for the reply `index` of several: a given seed is counted up, as llama-server does."""
     fields = msgspec.json.decode(sampling)
     seed = fields.get("seed")
-    if not index or seed is None or seed % 2**32 == _RANDOM_SEED:
+    if not index or seed is None or seed % 2**32 == RANDOM_SEED:
         return sampling
     return msgspec.json.encode({**fields, "seed": (seed + index) % 2**32})
 

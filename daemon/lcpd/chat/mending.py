@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Collection, Sequence
 
-_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+# A string that nothing ends is taken as a whole too: else each escaped quote in it would be tried as the start of one.
+_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*"?)|,(?=\s*[}\]])', re.DOTALL)
 _OPENING_TAG = re.compile(r"\s*<([\w:.-]+)>")
 _CLOSING_TAGS = re.compile(r"(?:\s*</[\w:.-]+>)*\s*")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_PLACES = re.compile(r"\{query\}|\{document\}")
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,9 @@ def pair(
 ) -> list[int]:
     """The tokens of a pair; `template` is the model's own.  `tokenize`'s flag: whether special tokens are read."""
     if template is not None:
-        return tokenize(template.replace("{query}", query).replace("{document}", document), True)
+        # In one pass: a query may itself say {document}.
+        texts = {"{query}": query, "{document}": document}
+        return tokenize(_PLACES.sub(lambda place: texts[place[0]], template), True)
     marks = [[token] if token >= 0 else [] for token in (ends.bos, ends.eos, ends.sep)]
     bos, eos, sep = marks
     return [*bos, *tokenize(query, False), *eos, *sep, *tokenize(document, False), *eos]

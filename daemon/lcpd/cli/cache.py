@@ -87,6 +87,8 @@ def purge(daemon: Daemon, yes: bool) -> None:
 
 def _body(file: IO[bytes]) -> Json:
     data = file.read()
+    if not data.strip():
+        raise click.ClickException(f"{file.name} is empty; it must hold the body of a chat request, or text")
     try:
         body = msgspec.json.decode(data)
     except msgspec.DecodeError:

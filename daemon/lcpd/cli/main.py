@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 import click
 
@@ -88,6 +89,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without bars and boxes gets question marks
     sys.exit(run(sys.argv[1:]))
 
 

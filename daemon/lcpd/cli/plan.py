@@ -36,17 +36,26 @@ from lcpd.scheduler.speeds import guessed_prefill
 DOES_NOT_FIT = 3
 """Exit status."""
 
+MOST_TOKENS = 1 << 24
+"""As many as ``model.ctx`` may have."""
+
 
 class SizeOption(click.ParamType[int]):
     """An amount of memory: 24GiB."""
 
     name = "SIZE"
 
+    def __init__(self, least: int = 0) -> None:
+        self.least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            return parse_size(value)
+            size = parse_size(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if size < self.least:
+            self.fail(f"must be at least {self.least} bytes", param, ctx)
+        return size
 
 
 @click.command()
@@ -67,10 +76,12 @@ class SizeOption(click.ParamType[int]):
     type=click.Choice(get_args(Goal)),
     help="Find the largest context, the most slots, or the most exact KV type that fit.",
 )
-@click.option("--tokens", type=click.IntRange(1), help="Length of the conversation to cost; default: the context.")
-@click.option("--prefill-speed", type=click.FloatRange(1), help="Tokens a second; default: guessed from the size.")
-@click.option("--copy-speed", type=SizeOption(), default="4GB", show_default=True, help="A second, to and from RAM.")
-@click.option("--disk-speed", type=SizeOption(), default="500MB", show_default=True, help="A second, from disk.")
+@click.option(
+    "--tokens", type=click.IntRange(1, MOST_TOKENS), help="Length of the conversation to cost; default: the context."
+)
+@click.option("--prefill-speed", type=click.IntRange(1), help="Tokens a second; default: guessed from the size.")
+@click.option("--copy-speed", type=SizeOption(1), default="4GB", show_default=True, help="A second, to and from RAM.")
+@click.option("--disk-speed", type=SizeOption(1), default="500MB", show_default=True, help="A second, from disk.")
 @click.option("--margin", type=SizeOption(), default=MARGIN, help="Memory to leave free; default: 256MiB.")
 @click.option("--estimate", is_flag=True, help="Do not ask libllama for the compute buffers.")
 @click.option("--compare", is_flag=True, help="Load the model, and show the plan beside what was allocated.")
@@ -83,7 +94,7 @@ def plan(
     mmproj: Path | None,
     solve: Goal | None,
     tokens: int | None,
-    prefill_speed: float | None,
+    prefill_speed: int | None,
     copy_speed: int,
     disk_speed: int,
     margin: int,
@@ -117,6 +128,7 @@ def plan(
         goal=solve,
         automatic=(settings.model.ctx == "auto", settings.model.kv == "auto"),
         arena=arena_on(machine, settings.cache.ram, shape.weights.nbytes),
+        embeddings_ctx=0 if settings.model.embeddings == "off" else settings.model.embeddings_ctx,
         projector=sum(tensor.nbytes for tensor in _header(mmproj).tensors) if mmproj else 0,
     )
     libllama = None if vram is not None or build is None else Libllama(build.lib_dir, path, shape, settings)

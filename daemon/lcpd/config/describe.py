@@ -46,6 +46,8 @@ def _in_words(part: dict[str, Any]) -> str:
         return 'a size such as "8GiB", "500MB" or 1024 (bytes),' + _bounds(part, format_size)
     if part.get("format") == "path":
         return "a path"
+    if "pattern" in part:
+        return f'text such as "{part["examples"][0]}"'
     if part["type"] == "array":
         return "a list; each: " + _in_words(part["items"])
     return _PLAIN[part["type"]] + unit + _bounds(part, str)

@@ -258,7 +258,8 @@ class SchedulerSettings(Section):
     retry_grace: SecondsOrNever = Field(
         default=5.0,
         description="Time for which the reply of a client that went away is remembered: when the same request comes"
-        " again within it, it gets that from the start and goes on behind it; 0 = it begins anew.",
+        " again within it, it gets that from the start and goes on behind it; 0 = it begins anew. Replies that are"
+        " streamed and sampled at random always do.",
     )
 
 

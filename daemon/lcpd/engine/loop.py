@@ -323,7 +323,7 @@ class DecodeLoop:
             return True
         self._pace.observe_prefill(size, seconds)
         job.prefill_seconds += seconds
-        self._send(p.Prefilled(job.request, min(end, len(job.prompt)), seconds))
+        self._send(p.Prefilled(job.request, end, seconds))
         self._take_checkpoint(job)
         if at_end and job.max_tokens == 0:
             self._finish(job, "length")

@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int32]
+RANDOM_SEED = 2**32 - 1
+"""The sampler's seed that stands for a random one (LLAMA_DEFAULT_SEED)."""
 
 
 def pack(tokens: Tokens) -> bytes:
@@ -340,7 +342,7 @@ class Started(Message, frozen=True, tag="started"):
 
 
 class Prefilled(Message, frozen=True, tag="prefilled"):
-    """A prefill batch is done: the sequence holds `done` of the prompt's items."""
+    """A prefill batch is done: the sequence holds `done` items of the prompt and of the reply that the Start told."""
 
     request: int
     done: int

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry
 
+from lcpd.keys import Key
 from lcpd.metrics.definition import LATENCY, Topic
 
 _KEY = "names of the API keys"
@@ -27,7 +30,8 @@ class ClientFigures(Topic):
         self.refusals = self.counter(
             "lcpd_key_refusals_total",
             "HTTP requests",
-            "How many requests were refused because of an API key's limits, and of which: concurrency, rate?",
+            "How many requests were refused because of an API key's limits, and of which: concurrency, rate? Those of a"
+            " limit that a key has are there from the start.",
             {"key": _KEY, "limit": "concurrency, rate"},
         )
         self.prompt_tokens = self.counter(
@@ -52,3 +56,11 @@ class ClientFigures(Topic):
             LATENCY,
             {"client": _CLIENT},
         )
+
+    def begin(self, keys: Iterable[Key]) -> None:
+        """Have the refusals that these keys can meet with begin at 0; those that are there stay."""
+        for key in keys:
+            if key.concurrency:
+                self.refusals.labels(key.name, "concurrency")
+            if key.rate is not None:
+                self.refusals.labels(key.name, "rate")

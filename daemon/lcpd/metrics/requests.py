@@ -6,6 +6,8 @@ what came over HTTP.  Anticipations are no requests: nobody waits for them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry
 
 from lcpd.metrics.definition import LATENCY, TOKEN_LATENCY, TOKENS, Topic
@@ -22,8 +24,20 @@ OUTCOMES = (
     "quarantined",
     "engine-failed",
 )
+CODES = ("200", "400", "429", "499", "500", "503")
+ERRORS = (
+    "client_gone",
+    "engine_error",
+    "engine_unavailable",
+    "internal_error",
+    "queue_full",
+    "queue_timeout",
+    "request_quarantined",
+)
+"""Those that tell of the daemon, or of its load, and not of what was sent."""
 PHASES = ("waiting", "restore", "prefill", "decode")
 _CLASS = {"class": CLASSES}
+_BEGUN = " (from the start on, on routes that need the engine: {})"
 
 
 class RequestFigures(Topic):
@@ -37,14 +51,20 @@ class RequestFigures(Topic):
             "lcpd_requests_total",
             "HTTP requests",
             "How many HTTP requests ended, where, and how (status)? A client that left counts as 499.",
-            {"endpoint": "the API's routes, and unknown", "code": "HTTP status codes"},
+            {
+                "endpoint": "the API's routes, and unknown",
+                "code": f"HTTP status codes{_BEGUN.format(', '.join(CODES))}",
+            },
         )
         self.errors = self.counter(
             "lcpd_errors_total",
             "HTTP requests",
             "How many of them were answered with an error, where, and with which one (the error's code, or else its"
             " type; see docs/api.md)?",
-            {"endpoint": "the API's routes, and unknown", "error": "the API's error codes"},
+            {
+                "endpoint": "the API's routes, and unknown",
+                "error": f"the API's error codes{_BEGUN.format(', '.join(ERRORS))}",
+            },
         )
         self.running = self.gauge(
             "lcpd_num_requests_running", "requests", "How many requests hold a slot, by class?", _CLASS
@@ -141,3 +161,11 @@ class RequestFigures(Topic):
         self.generation_tokens = self.histogram(
             "lcpd_request_generation_tokens", "tokens", "How long are their replies?", TOKENS
         )
+
+    def begin(self, endpoints: Iterable[str]) -> None:
+        """Have these endpoints' series of `CODES` and `ERRORS` begin at 0; any others begin with their first event."""
+        for endpoint in endpoints:
+            for code in CODES:
+                self.answered.labels(endpoint, code)
+            for error in ERRORS:
+                self.errors.labels(endpoint, error)

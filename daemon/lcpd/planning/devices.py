@@ -22,7 +22,7 @@ def machine_for(build: Build | None, gpu_layers: int | None) -> Machine:
 def arena_on(machine: Machine, cache_ram: int, weights: int) -> int:
     """Bytes that the daemon will give to the prompt cache: cache.ram, or less where the host has not so much.
 
-    As lcpd.app makes the arena; where only the GPU is known, the host is taken to have enough.
+    As lcpd.assembly.storage makes the arena; where only the GPU is known, the host is taken to have enough.
     """
     if machine.gpu or machine.device_bytes is None:
         return cache_ram

@@ -59,11 +59,6 @@ class Logged:
         """MiB on all devices; 0 where the log says nothing."""
         return sum(self.buffers.get(what, {}).values())
 
-    @property
-    def kv_mib(self) -> float:
-        """All KV caches, also where nothing was allocated for them."""
-        return sum(cache.mib for cache in self.caches)
-
 
 def read(lines: Iterable[str]) -> Logged:
     """Take the sizes out of lines of the log of one model and one context."""

@@ -121,6 +121,9 @@ def _facts(report: Report) -> Iterator[str]:
         f"  (at {report.speeds.prefill:.0f} tokens/s, {report.speeds.copy / 1e9:g} GB/s to and from RAM,"
         f" {report.speeds.disk / 1e6:g} MB/s from disk)."
     )
+    if text := report.embedding:
+        ram = f"{_mib(text.device)} MiB of GPU and {_mib(text.host)}" if plan.machine.gpu else _mib(text.device)
+        yield f"Not in the sum: the first text to embed takes about {ram} MiB of RAM until a minute after the last."
     if plan.context.ctx > plan.shape.n_ctx_train:
         yield f"The model was trained on {plan.shape.n_ctx_train} tokens, which is less."
 

@@ -9,11 +9,12 @@ from lcpd.inspect.shape import ModelShape
 from lcpd.planning.automatic import chooser
 from lcpd.planning.context import Wanted
 from lcpd.planning.drafts import Choice, choices
+from lcpd.planning.embedding import embedding
 from lcpd.planning.exported import checkpoint_bytes
 from lcpd.planning.exported import token_bytes as exported_token_bytes
 from lcpd.planning.host import CachePolicy, Conversation, Speeds, conversation
 from lcpd.planning.kv import refusal, token_bytes
-from lcpd.planning.plan import Machine, MemoryPlan
+from lcpd.planning.plan import Machine, MemoryPlan, Part
 from lcpd.planning.recurrent import sequence_bytes
 from lcpd.planning.remedies import Remedy, remedies
 from lcpd.planning.settle import Choose, Measure, settle
@@ -46,6 +47,8 @@ class Report:
     choices: tuple[Choice, ...]
     versus: Versus | None
     remedies: tuple[Remedy, ...]
+    embedding: Part | None = None
+    """What the first text to embed takes, beside the plan; None where none are embedded."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Question:
     """Bytes."""
     arena: int = 0
     """Bytes of RAM that the prompt cache is given: policy.ram, or less where there is not so much."""
+    embeddings_ctx: int = 0
+    """Tokens of the longest text to embed; 0: none are embedded."""
 
 
 def report(shape: ModelShape, question: Question, measure: Measure | None = None) -> Report:
@@ -100,6 +105,7 @@ def report(shape: ModelShape, question: Question, measure: Measure | None = None
         choices=tuple(choices(shape, plan.wanted, planner)),
         versus=versus(plan),
         remedies=tuple(remedies(plan, planner)),
+        embedding=embedding(plan, question.embeddings_ctx) if question.embeddings_ctx else None,
     )
 
 
@@ -147,6 +153,7 @@ def as_json(report: Report) -> dict[str, Any]:
             {"text": each.text, "gain_bytes": each.gain, "tokens": each.tokens, "suffices": each.suffices}
             for each in report.remedies
         ],
+        "embedding": asdict(report.embedding) if report.embedding else None,
     }
 
 

@@ -124,6 +124,10 @@ class Dispatcher:
     def touch(self) -> None:
         """Somebody uses the engine for something else: it is not idle."""
         self._idle_since = self._clock.now()
+
+    def call(self) -> None:
+        """Somebody begins to use the engine for something else: it is not idle, and has to be awake."""
+        self.touch()
         self.on_work()
 
     def snapshot(self) -> Snapshot:

@@ -7,7 +7,8 @@
     sent          the engine reports a problem                      over with EmbeddingFailed
     sent          the engine dies                                   waiting, without the texts that have their vectors
     sent          the engine dies of itself for the `FAULTS`th      over with Quarantined
-                  time since it got a vector
+                  time since it got a vector, or is killed for
+                  the `KILLS`th
     any           its consumer goes away                            gone; what is left of it is forgotten
     any           the engine fails for good                         over with EngineFailed
     waiting       `timeout` is over before its first vector         over with QueueTimedOut
@@ -31,7 +32,7 @@ from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import SLEEP, NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import EngineFailed, Priority, Quarantined, QueueFull, QueueTimedOut
-from lcpd.scheduler.recovery import FAULTS, KILLED
+from lcpd.scheduler.recovery import FAULTS, KILLED, KILLS
 from lcpd.scheduler.slots import Tokens
 
 Vector = npt.NDArray[np.float32]
@@ -55,6 +56,8 @@ class _Request:
     sent: bool = False
     faults: int = 0
     """Deaths of the engine by itself while it was there, since it got a vector."""
+    kills: int = 0
+    """Deaths by SIGKILL since then."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has a vector, or is over."""
 
@@ -75,9 +78,12 @@ class Embeddings:
         timeout: float,
         calm: Callable[[], bool] = lambda: True,
         on_work: Callable[[], None] = lambda: None,
+        on_life: Callable[[], None] = lambda: None,
     ) -> None:
         """`send` raises NotReadyError while there is no engine; `calm`: whether no generation is under suspicion;
-        `on_work`: called when a request comes and with every vector, so that the engine is not believed to be idle."""
+        `on_work`: called when a request comes, and when one is there and the engine is put to sleep; `on_life`: called
+        whenever the engine gives a sign of life while there is one (a text may take minutes), so that it is not
+        believed to be idle."""
         self._model = model
         self._send_message = send
         self._metrics = metrics
@@ -85,6 +91,7 @@ class Embeddings:
         self._timeout = timeout
         self._calm = calm
         self._on_work = on_work
+        self._on_life = on_life
         self._ids = itertools.count(1)
         self._requests: dict[int, _Request] = {}
         self._up = False
@@ -164,6 +171,8 @@ class Embeddings:
 
     def on_message(self, message: p.FromWorker) -> None:
         """One message of the running engine."""
+        if self._requests:
+            self._on_life()
         if isinstance(message, p.Embedded):
             self._take(message)
         self._pump()
@@ -177,9 +186,8 @@ class Embeddings:
         else:
             number = request.numbers[message.text]
             request.vectors[number] = np.frombuffer(message.vector, "<f4")
-            request.faults = 0
+            request.faults = request.kills = 0
             self._metrics.tokens.embedded.inc(len(request.texts[number]))
-            self._on_work()
             if all(vector is not None for vector in request.vectors):
                 request.done.set_result(None)
         request.begun.set()
@@ -194,9 +202,11 @@ class Embeddings:
         self._up = False
         for request in self._requests.values():
             request.faults += request.sent and cause not in (SLEEP, KILLED)
+            request.kills += request.sent and cause == KILLED
             request.sent = False
-            if request.faults >= FAULTS:
-                self._end(request, Quarantined(f"these texts crashed the engine {FAULTS} times: {_first_line(reason)}"))
+            if request.faults >= FAULTS or request.kills >= KILLS:
+                deaths = request.faults + request.kills
+                self._end(request, Quarantined(f"these texts crashed the engine {deaths} times: {_first_line(reason)}"))
         if self._requests and cause == SLEEP:
             self._on_work()
 

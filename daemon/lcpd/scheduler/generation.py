@@ -60,6 +60,8 @@ class Prompt:
     it is computed, the last token too, unless it is known: a prompt that goes on from there needs no checkpoint."""
     store: bool = True
     """Whether its state, its tokens and its reply may be kept when it has left its slot."""
+    streamed: bool = False
+    """Whether its client is shown the reply as it comes."""
     name: str = ""
     """The public id, under which its cache report can be asked for; "": nobody will."""
     key: str = ""
@@ -116,6 +118,8 @@ class Generation:
     _backlog: Backlog = field(default_factory=Backlog)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False
+    answered: bool = False
+    """See `close`."""
 
     def emit(self, event: Event | Exception) -> None:
         """Hand an event, or the error that ends the generation, to the consumer."""
@@ -146,7 +150,11 @@ class Generation:
             if events and isinstance(events[-1], Done):
                 return
 
-    def close(self) -> None:
-        """Stop computing if it is not over; what was computed stays in the slot."""
+    def close(self, answered: bool = False) -> None:
+        """Stop computing if it is not over; what was computed stays in the slot.
+
+        `answered`: its consumer has all that it wants, and will not come back for the rest.
+        """
         if not self.over:
+            self.answered = self.answered or answered
             self.on_close(self)

@@ -1,12 +1,14 @@
 """A client that went away and sends its request again gets its reply from the start and loses nothing.
 
-A client whose time-out strikes sends the same request once more, after a second or so.  Its prompt loses nothing
-anyway: what was computed of it stays in the slot.  So nothing is kept running for somebody who may not come back: the
-request is cancelled, only its reply so far is remembered for `retry_grace` seconds, and an equal request of the same
-client goes on behind it, as requests do after a crash of the engine.  One that comes while the first is still being
-stopped waits for that.
+A client whose time-out strikes sends the same request once more, after a second or so; if it began anew, a reply that
+takes longer than the time-out would never come.  Its prompt loses nothing anyway: what was computed of it stays in the
+slot.  So nothing is kept running for somebody who may not come back: the request is cancelled, only its reply so far is
+remembered for `retry_grace` seconds, and an equal request of the same client goes on behind it, as requests do after a
+crash of the engine.  One that comes while the first is still being stopped waits for that.
 
-Equal are requests of one client with the same prompt and the same fields for the sampler.
+Equal are requests of one client with the same prompt and the same fields for the sampler.  But somebody who saw the
+beginning of a reply, stopped it and asks again wants another one.  So one that is sampled at random is remembered only
+where nothing of it was shown: where it was not streamed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from lcpd.engine.protocol import RANDOM_SEED
 from lcpd.scheduler.events import Text
 from lcpd.scheduler.generation import Prompt
 from lcpd.scheduler.request import Request
@@ -52,11 +55,13 @@ class Retries:
     def begin(self, request: Request, now: float) -> None:
         """A request came in: it goes on behind what is left of an earlier try, or waits for that to be stopped."""
         prompt, requests = request.prompt, self._state.requests.values()
-        request.recalled = self._state.policy.retry_grace > 0 and prompt.store and prompt.kind == "generate"
-        taken = {other.retries for other in requests}
-        stopping = [other for other in requests if other.closed and other.recalled and other.id not in taken]
         self.expire(now)
-        if not request.recalled or not (self._left or stopping):
+        if not self._state.policy.retry_grace or not prompt.store or prompt.kind != "generate":
+            return
+        request.recalled = not prompt.streamed or _is_reproducible(prompt)
+        taken = {other.retries for other in requests}
+        stopping = [other for other in requests if other.closed and other.id not in taken]
+        if not (self._left or stopping):
             return  # without hashing every prompt
         name = _name(prompt)
         if earlier := next((other for other in stopping if _name(other.prompt) == name), None):
@@ -70,7 +75,7 @@ class Retries:
         retry = next((other for other in self._state.requests.values() if other.retries == request.id), None)
         if retry is not None:
             retry.retries = None
-        if not request.recalled or not request.said:
+        if not request.recalled or not request.said or request.generation.answered:
             return
         generated, said = tuple(request.generated), tuple(request.said)
         if retry is not None:
@@ -93,6 +98,13 @@ class Retries:
         self._left.clear()
         for request in self._state.requests.values():
             request.recalled = request.recalled and not request.closed
+
+
+def _is_reproducible(prompt: Prompt) -> bool:
+    """Whether its sampler gives the same reply each time: it is greedy, or has a seed that is not the random one."""
+    fields = msgspec.json.decode(prompt.sampling)
+    temperature, seed = fields.get("temperature"), fields.get("seed")
+    return (temperature is not None and temperature <= 0) or (seed is not None and seed % 2**32 != RANDOM_SEED)
 
 
 def _name(prompt: Prompt) -> bytes:

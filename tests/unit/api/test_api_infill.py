@@ -55,6 +55,17 @@ async def test_a_reply_ends_before_a_line_that_is_indented_less(make_client):
     assert context_of(client).dispatcher.waiting == 0
 
 
+async def test_who_asks_again_after_a_reply_that_was_cut_gets_another_one(make_client):
+    client = await make_client({"reply": "x\n    y\n  z and more" * 20, "decode_seconds": 0.001})
+    registry = context_of(client).metrics.registry
+    generated = []
+    for _ in range(2):
+        await post(client, {**GAP, "n_indent": 4})
+        generated.append(registry.get_sample_value("lcpd_generation_tokens_total"))
+    again = generated[1] - generated[0]
+    assert again >= len("x\n    y\n  z")
+
+
 WRONG = [
     ({"input_suffix": ""}, "input_prefix"),
     ({"input_prefix": ""}, "input_suffix"),

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from fakes.api import context_of, until, use_keys
 from lcpd.api.metrics_port import metrics_app
+from lcpd.metrics.requests import CODES, ERRORS
 
 PATH = "/v1/completions"
 ONE_SLOT = {"model__slots": 1}
@@ -254,3 +255,18 @@ async def test_the_exposition_shows_how_things_stand_in_both_formats_and_on_a_po
     await context_of(client).supervisor.stop()
     assert books.figure("lcpd_worker_process_resident_memory_bytes") == 0
     assert books.figure("lcpd_engine_state", state="stopped") == 1
+
+
+async def test_series_that_alerts_look_at_are_there_before_anything_is_asked(make_client):
+    client = await make_client()
+    use_keys(client, "ada one rate=1/h\nbob two concurrency=2\ncarl three")
+    figure = context_of(client).metrics.registry.get_sample_value
+    assert [figure("lcpd_requests_total", {"endpoint": "/messages", "code": code}) for code in CODES] == [0] * 6
+    assert [figure("lcpd_errors_total", {"endpoint": "/messages", "error": error}) for error in ERRORS] == [0] * 7
+    series = [
+        (name, limit)
+        for name in ("ada", "bob", "carl")
+        for limit in ("concurrency", "rate")
+        if figure("lcpd_key_refusals_total", {"key": name, "limit": limit}) == 0
+    ]
+    assert series == [("ada", "rate"), ("bob", "concurrency")], "a key's own limits, and no others"

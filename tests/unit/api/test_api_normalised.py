@@ -135,6 +135,12 @@ DIALECTS = {
 }
 
 
+def test_names_too_long_to_be_any_are_not_remembered() -> None:
+    known = KnownTools(most_bytes=1)
+    known.as_before([chat_tool("a" * 10**6), chat_tool("b")])
+    assert len(known) == 0
+
+
 def report_of(response) -> str:
     return response.headers["x-lcpd-cache"]
 

@@ -30,6 +30,7 @@ async def test_the_retry_gets_the_whole_reply_and_no_token_of_it_is_generated_tw
 ) -> None:
     client = await make_client(SLOW)
     path, body, text_of = DIALECTS[dialect]
+    body = {**body, "temperature": 0} if stream else body
     first = asyncio.create_task(client.post(path, json={**body, "stream": stream}))
     await until(lambda: generated(client) > 5)
     if stream:
@@ -39,6 +40,18 @@ async def test_the_retry_gets_the_whole_reply_and_no_token_of_it_is_generated_tw
     answer = await (await client.post(path, json=body)).json()
     assert text_of(answer) == REPLY
     assert generated(client) == len(REPLY) + 1, "and the token that ends it"
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+async def test_who_stops_a_random_stream_and_asks_again_gets_another_reply(make_client, dialect: str) -> None:
+    client = await make_client(SLOW)
+    path, body, text_of = DIALECTS[dialect]
+    first = await client.post(path, json={**body, "stream": True})
+    await until(lambda: generated(client) > 5)
+    first.close()
+    answer = await (await client.post(path, json=body)).json()
+    assert text_of(answer) == REPLY
+    assert generated(client) > len(REPLY) + 1
 
 
 async def test_without_a_grace_the_reply_begins_anew(make_client) -> None:

@@ -6,6 +6,7 @@ import hmac
 import logging
 
 import pytest
+from yarl import URL
 
 from fakes.api import chat_body, use_keys
 from lcpd.api.operations import OPERATIONS
@@ -90,6 +91,14 @@ async def test_a_log_has_neither_what_follows_the_path_nor_headers_nor_bodies(ma
     assert f"POST {CHAT} 200" in caplog.text and f"POST {CHAT} 400" in caplog.text
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("lcpd")]
     assert "secret" not in "".join(ours)
+
+
+async def test_a_path_cannot_write_lines_of_its_own_into_the_log(make_client, caplog):
+    caplog.set_level(logging.INFO)
+    client = await make_client()
+    await client.get(URL("/%0aforged%1b[31m%00", encoded=True))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "lcpd.access"]
+    assert line.isprintable()
 
 
 # ---- the room that there is ------------------------------------------------------------------------------

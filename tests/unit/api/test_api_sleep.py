@@ -46,6 +46,14 @@ async def test_requests_that_run_finish_first(make_client):
     assert (await running).status == 200
 
 
+async def test_texts_that_are_being_embedded_finish_first_and_do_not_keep_it_awake(make_client):
+    client = await make_client({"embed_seconds": 0.02})
+    running = asyncio.create_task(client.post("/v1/embeddings", json={"input": ["one", "two", "three"] * 3}))
+    await until(lambda: context_of(client).embeddings.running == 1)
+    assert await sleep(client) == (200, {"asleep": True})
+    assert (await running).status == 200
+
+
 async def test_a_request_that_comes_meanwhile_keeps_it_awake(make_client):
     client = await make_client({"decode_seconds": 0.02})
     running = asyncio.create_task(client.post(CHAT, json=chat_body("hello")))

@@ -86,3 +86,7 @@ def test_what_a_vocabulary_lacks_is_named():
 )
 def test_a_pair_is_laid_out_as_the_model_wants(template, ends, expected):
     assert pair("q", "d", template, ends, tokens) == expected
+
+
+def test_a_query_that_names_a_place_of_the_template_is_text_like_any_other():
+    assert pair("{document}", "d", "<{query}|{document}>", Ends(-1, -1, -1), tokens) == [*b"<{document}|d>"]

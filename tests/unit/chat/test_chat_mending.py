@@ -72,6 +72,12 @@ def test_commas_before_closing_brackets_are_left_out(shown: str, raw: str, added
     assert continuation(shown, raw) == added
 
 
+def test_a_long_string_that_nothing_ends_is_walked_over_once() -> None:
+    """Were it not, this would take minutes, in which all chats stand still."""
+    shown = '{"text": "'
+    assert continuation(shown, shown + r"\"" * 100_000) is None
+
+
 CALL = "<tool_call>\n<function=a>\n</function>\n</tool_call>"
 OPENINGS = ["<tool_call>", "<function="]
 

@@ -155,6 +155,13 @@ def test_a_file_that_is_no_text_is_said_so(server: Server, tmp_path: Path, capsy
     assert "neither JSON nor text" in capsys.readouterr().err
 
 
+def test_an_empty_file_is_not_pinned(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_bytes(b"\n")
+    assert run(["cache", "--url", server.url, "pin", str(tmp_path / "file")]) == 1
+    assert "file is empty" in capsys.readouterr().err
+    assert not server.asked
+
+
 def test_a_pin_is_undone_by_its_number(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers["/cache/unpin"] = {"unpinned": [2]}
     assert run(["cache", "--url", server.url, "unpin", "2"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lcpd import __version__
-from lcpd.cli.main import COMMANDS, run
+from lcpd.cli.main import COMMANDS, main, run
 from lcpd.config import Settings
 from lcpd.config.loader import FLAGS
 from lcpd.models import BadReference, ModelMissing
@@ -218,3 +219,13 @@ def test_pull_of_a_file_has_nothing_to_do(capsys: pytest.CaptureFixture[str]) ->
 def test_pull_of_the_hybrid_prints_where_it_ships(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pull", "demo:hybrid"]) == 0
     assert capsys.readouterr().out.endswith("lcpd-tiny-hybrid.gguf\n")
+
+
+def test_a_terminal_that_has_no_boxes_gets_question_marks(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "argv", ["lcpd", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    print("\u2588", file=out, flush=True)
+    assert out.buffer.getvalue().endswith(b"?\n")  # type: ignore[attr-defined]

@@ -178,6 +178,7 @@ def test_the_variables_for_folders_are_no_unknown_settings(tmp_path: Path) -> No
         ("server.port = 70000", "server.port = 70000: must be a whole number from 0 to 65535"),
         ("server.port = true", "server.port = true: must not be true or false"),
         ("server.host = ''", "server.host = '': must be text, not empty"),
+        ("metrics.traces = 'collector'", "metrics.traces = 'collector': must be text such as \"http://127.0.0.1:4318/"),
         ("server.max_body = '1 potato'", "server.max_body = '1 potato': must be a size such as"),
         ("server.max_body = 1", "server.max_body = 1: must be a size such as"),
         ("server.heartbeat_interval = nan", "server.heartbeat_interval = nan: must be a number of seconds above 0"),

@@ -94,6 +94,15 @@ def test_a_context_too_small_for_claude_code_is_told():
     assert CLIENTS["claude-code"].plan(FACTS, HOME, {}).notes == ()
 
 
+@given(st.integers(8192, 2**22))
+def test_a_compaction_of_pi_makes_room(context):
+    facts = facts_for(context)
+    files = CLIENTS["pi"].plan(facts, HOME, {}).files
+    values = {edit.place[-1]: edit.value for one in files for edit in one.edits}
+    assert 2 * values["keepRecentTokens"] < facts.safe_context - values["reserveTokens"]
+    assert values["keepRecentTokens"] <= 20_000
+
+
 def test_what_claude_code_is_told():
     env = FORMATS["json"].get(written("claude-code")["settings.json"], ("env",))
     assert env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"

@@ -143,3 +143,19 @@ def test_no_series_tells_when_it_began() -> None:
     topic = Topic(registry)
     topic.counter("lcpd_things_total", "things", "How many?").inc()
     assert b"created" not in generate_latest(registry)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("lcpd_cache_corrupt_total", {"tier": "ram", "reason": "corrupt"}),
+        ("lcpd_cache_corrupt_total", {"tier": "disk", "reason": "damaged"}),
+        ("lcpd_cache_evictions_total", {"kind": "segment", "reason": "room"}),
+        ("lcpd_cache_disk_removed_total", {"reason": "truncated"}),
+        ("lcpd_worker_restarts_total", {"cause": "hang"}),
+        ("lcpd_chat_restarts_total", {}),
+    ],
+)
+def test_the_first_trouble_of_a_kind_is_growth(name: str, labels: dict[str, str]) -> None:
+    """`increase` sees nothing of a series that begins with its first event."""
+    assert figure(Metrics(), name, **labels) == 0

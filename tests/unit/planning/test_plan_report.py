@@ -151,6 +151,21 @@ class TestReports:
         odd = replace(found.plan, shape=replace(found.plan.shape, unmodelled="an indexer key cache"))
         assert "Not planned: this architecture keeps an indexer key cache." in self.shown(replace(found, plan=odd))
 
+    def test_what_texts_to_embed_take_is_told_beside_the_sum(self) -> None:
+        """The figures of docs/vectors.md: 17 MiB of KV, and logits of 256 tokens."""
+        wanted = replace(WANTED, ctx=4096, kv="f16")
+        plain, found = (asked("gemma-3-270m", wanted, embeddings_ctx=longest) for longest in (0, 2048))
+        assert plain.plan.parts == found.plan.parts and plain.embedding is None
+        assert found.embedding is not None
+        assert round(found.embedding.device / MIB) == 17 + 256 and found.embedding.host == 256 * MIB
+        line = "Not in the sum: the first text to embed takes about"
+        assert line in self.shown(found) and line not in self.shown(plain)
+
+    def test_without_a_gpu_texts_to_embed_take_ram_alone(self) -> None:
+        found = asked("gemma-3-270m", machine=Machine(gpu=False, device_bytes=GIB), embeddings_ctx=2048)
+        assert found.embedding is not None and found.embedding.host == 0
+        assert "MiB of RAM until a minute after the last" in self.shown(found)
+
     def shown(self, found: Report) -> str:
         console = Console(width=120, record=True, file=io.StringIO())
         console.print(render(found), highlight=False)
@@ -241,6 +256,16 @@ class TestCommand:
         path = write("gpt-oss-20b", tmp_path)
         assert run("plan", path, "--vram", "16GiB", "--compare") == 2
         assert "--compare loads the model here" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("flag", "value"),
+        [("--copy-speed", "0"), ("--disk-speed", "0"), ("--prefill-speed", "nan"), ("--tokens", "999999999999")],
+    )
+    def test_a_conversation_that_cannot_be_costed_names_the_flag(
+        self, flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("plan", write("gpt-oss-20b", tmp_path), "--vram", "16GiB", flag, value) == 2
+        assert flag in capsys.readouterr().err
 
     @pytest.mark.parametrize("text", [b"", b"GGUF", b"no gguf at all"])
     def test_a_broken_file_is_told_and_nothing_breaks(

@@ -10,10 +10,12 @@ import pytest
 from fakes import vocab
 from fakes.worker import load, model_info
 from lcpd.engine import protocol as p
+from lcpd.engine.policy import KILLS_FOR_A_CRASH, RestartPolicy
 from lcpd.engine.supervisor import SLEEP, NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler.embeddings import EmbeddingFailed, Embeddings
 from lcpd.scheduler.generation import EngineFailed, Quarantined, QueueFull, QueueTimedOut
+from lcpd.scheduler.recovery import KILLED, KILLS
 
 INFO = model_info(load())
 
@@ -26,7 +28,9 @@ class Engine:
         self.up = True
         self.calm = True
         self.woken = 0
-        usual = {"queue_size": 4, "timeout": 30.0, "calm": lambda: self.calm, "on_work": self.wake}
+        self.beats = 0
+        usual = {"queue_size": 4, "timeout": 30.0, "calm": lambda: self.calm}
+        usual |= {"on_work": self.wake, "on_life": self.beat}
         self.embeddings = Embeddings("m", self.send, Metrics(), **{**usual, **settings})
         self.embeddings.on_up(INFO)
 
@@ -37,6 +41,9 @@ class Engine:
 
     def wake(self):
         self.woken += 1
+
+    def beat(self):
+        self.beats += 1
 
     async def ask(self, *texts, **terms):
         """Start a request, which has been sent if it may be."""
@@ -113,6 +120,32 @@ async def test_who_ends_the_engine_on_purpose_leaves_nobody_to_blame(cause):
     engine.answer(engine.take()[-1], 0)
     assert await result(task) == [[1]]
     assert engine.woken >= (6 if cause == SLEEP else 1)
+
+
+async def test_texts_that_have_the_engine_killed_each_time_come_to_an_end_before_the_engine_does():
+    engine = Engine()
+    task = await engine.ask("a")
+    for _ in range(KILLS):
+        assert not task.done()
+        engine.crash(KILLED)
+        await asyncio.sleep(0)
+    with pytest.raises(Quarantined, match=f"{KILLS} times"):
+        await task
+    crashes = KILLS // KILLS_FOR_A_CRASH
+    assert crashes < RestartPolicy().crash_limit
+
+
+async def test_an_engine_that_works_on_a_long_text_is_not_believed_to_be_idle():
+    engine = Engine()
+    task = await engine.ask("a")
+    engine.embeddings.on_message(p.Beat(1, 1, 1))
+    assert engine.beats == 1
+    engine.answer(engine.take()[0], 0)
+    await task
+    beats = engine.beats
+    engine.embeddings.on_message(p.Beat(2, 2, 0))
+    assert engine.beats == beats
+    assert engine.woken == 1, "nobody new has come"
 
 
 async def test_suspects_are_sent_one_at_a_time():

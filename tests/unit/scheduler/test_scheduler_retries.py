@@ -156,6 +156,81 @@ async def test_a_retry_may_ask_for_a_whole_reply_instead_of_a_stream() -> None:
     assert text(e.start().reply) == "xyz"
 
 
+RANDOM = [b"{}", b'{"temperature": 1}', b'{"temperature": 1, "seed": -1}', b'{"seed": 4294967295}']
+REPRODUCIBLE = [b'{"temperature": 0}', b'{"temperature": 1, "seed": 7}']
+
+
+@pytest.mark.parametrize("sampling", RANDOM)
+async def test_who_saw_the_beginning_of_a_random_reply_and_asks_again_gets_another_one(sampling: bytes) -> None:
+    e = engine()
+    streamed = replace(HELLO, sampling=sampling, streamed=True)
+    vanish(e, streamed)
+    e.dispatcher.submit(streamed)
+    start = e.start()
+    assert (start.reply, start.begin) == (b"", len("hello") - 1), "of the prompt nothing is lost"
+
+
+@pytest.mark.parametrize("sampling", REPRODUCIBLE)
+async def test_a_reply_that_would_be_the_same_again_is_gone_on_with_where_it_was_streamed_too(sampling: bytes) -> None:
+    e = engine()
+    streamed = replace(HELLO, sampling=sampling, streamed=True)
+    vanish(e, streamed)
+    e.dispatcher.submit(streamed)
+    assert text(e.start().reply) == "xyz"
+
+
+async def test_another_reply_waits_too_until_the_first_is_stopped_and_has_its_prompt_then() -> None:
+    e = engine(slots=2)
+    streamed = replace(HELLO, streamed=True)
+    first = e.dispatcher.submit(streamed)
+    begun = begin(e, "xy")
+    first.close()
+    again = e.dispatcher.submit(streamed)
+    assert e.take() == [p.Cancel("fake", first.id)]
+    e.say(finished(begun.request, "x", "cancelled"))
+    start = e.start()
+    assert (start.request, start.reply, start.begin) == (again.id, b"", len("hello") - 1)
+
+
+async def test_a_random_reply_that_is_gone_on_with_is_not_any_more_once_it_was_shown() -> None:
+    e = engine()
+    vanish(e)
+    streamed = replace(HELLO, streamed=True)
+    second = e.dispatcher.submit(streamed)
+    start = e.start()
+    assert text(start.reply) == "xyz"
+    e.say(p.Started(start.request, start.begin), said("!", request=start.request))
+    second.close()
+    e.take()
+    e.say(finished(start.request, "xyz", "cancelled"))
+    e.dispatcher.submit(streamed)
+    assert started(e).reply == b""
+
+
+async def test_who_has_an_answer_and_asks_again_is_no_retry() -> None:
+    e = engine()
+    first = e.dispatcher.submit(HELLO)
+    start = begin(e, "xy")
+    first.close(answered=True)
+    first.close()
+    e.take()
+    e.say(finished(start.request, "x", "cancelled"))
+    e.dispatcher.submit(HELLO)
+    assert started(e).reply == b""
+
+
+async def test_two_equal_requests_at_the_same_time_are_independent() -> None:
+    e = engine(slots=2)
+    first, second = e.dispatcher.submit(HELLO), e.dispatcher.submit(HELLO)
+    begin(e, "xy")
+    (start,) = (message for message in e.take() if isinstance(message, p.Start))
+    first.close()
+    e.say(finished(first.id, "x", "cancelled"))
+    assert (start.request, start.reply) == (second.id, b"")
+    _, *texts, _ = await the_rest(e, second, start)
+    assert "".join(one.text for one in texts) == "!"
+
+
 @pytest.mark.parametrize(
     "other",
     [

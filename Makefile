@@ -47,8 +47,8 @@ demo: build
 test: peer models
 	@echo "== fast tests, on two cores"
 	@$(BIN)/pytest tests/unit -n 2
-	@echo "== tests with real models, one after the other"
-	@$(BIN)/pytest --ignore tests/unit
+	@echo "== tests with real models, two files at once"
+	@$(BIN)/pytest --ignore tests/unit -n 2 --dist loadfile
 
 # No compiled code and no model: under a minute.  With LCPD_EXAMPLES=20 property tests look twenty times as long.
 test-fast: $(STAMP)

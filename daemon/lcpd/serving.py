@@ -55,6 +55,7 @@ async def serve(
     runner = web.AppRunner(
         app,
         access_log=None,
+        auto_decompress=False,
         # A request whose client is gone is cancelled, which stops its computing.
         handler_cancellation=True,
         shutdown_timeout=CANCEL_WITHIN,

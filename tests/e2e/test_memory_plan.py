@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -10,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from lcpd.api.app import create_app
 from lcpd.assembly.parts import start_parts
 from lcpd.assembly.plan import make_plan
-from lcpd.config import Settings
+from lcpd.config import ConfigError, Settings
 from lcpd.planning.plan import MIB
 from support import model_path
 
@@ -39,3 +40,10 @@ async def test_automatic_settings_are_chosen_and_the_load_is_as_it_was_planned()
             for source, value in (("planned", row.planned), ("loaded", row.loaded)):
                 labels = {"what": row.name, "source": source}
                 assert context.metrics.registry.get_sample_value("lcpd_memory_bytes", labels) == value
+
+
+def test_a_daemon_does_not_start_with_a_model_that_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(model_path("hybrid").read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=rf"^model\.ref: {path}: byte .* the download is not complete: continue it$"):
+        make_plan(Settings(model={"ref": str(path)}))  # type: ignore[arg-type]

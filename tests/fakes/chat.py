@@ -202,8 +202,10 @@ class Service:
                 body = msgspec.json.decode(call.body)
                 body["messages"] += msgspec.json.decode(call.more or b"[]")
                 tokens, spans = render(body)
+                if call.context and len(tokens) >= call.context:
+                    return p.TooLong(call.call, len(tokens), call.context)
                 array = np.array(tokens, np.int32)
-                replayed, spans = self._replays.applied(array, spans, [vocab.END], _same)
+                replayed, spans = self._replays.applied(array, spans, [vocab.END], _same, call.scope)
                 return _rendered(call.call, replayed.tolist(), spans, body)
             case p.Complete():
                 prompt = vocab.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt

@@ -71,6 +71,6 @@ async def start_daemon(
         await until(lambda: context.supervisor.state in (State.READY, State.FAILED))
     server = TestServer(create_app(context))
     client = TestClient(server)
-    await server.start_server(shutdown_timeout=1)
+    await server.start_server(shutdown_timeout=1, auto_decompress=False)
     stack.push_async_callback(client.close)
     return client

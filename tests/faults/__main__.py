@@ -22,7 +22,7 @@ from benchmarks.harm.load import Ask, Said
 
 from faults.corruption import corruptions
 from faults.judging import WrongToken, judge
-from faults.kills import INTERVAL, LOSS_WINDOW, daemon_kills, worker_kills
+from faults.kills import COST, LOSS_WINDOW, daemon_kills, worker_kills
 from oracle.process import Oracle
 from support import model_path
 
@@ -78,8 +78,8 @@ def _worker(oracle: Oracle, seed: int, options: argparse.Namespace) -> None:
     result = asyncio.run(worker_kills(seed, options.kills, options.requests))
     print(result, flush=True)
     _promise(not result.errors, f"clients saw {result.errors}")
-    excess = result.excess(INTERVAL)
-    _promise(not excess, f"more than an interval of {INTERVAL} and the reply was computed again: {excess}")
+    excess = result.excess()
+    _promise(not excess, f"more than {COST} tokens and the reply were computed again: {excess}")
     print(judge(oracle, result.replies), flush=True)
 
 

@@ -19,7 +19,10 @@ from faults.recompute import Loss
 from faults.served import Served, served
 
 INTERVAL = 1024
-"""Tokens between checkpoints; much less, and on the tiny hybrid they would be closer than is worth a copy."""
+"""Tokens between checkpoints."""
+BATCH = 256
+COST = INTERVAL + INTERVAL // 16 + BATCH
+"""Tokens of a prompt that a crash may cost: an interval and a sixteenth, and the batch that was under way."""
 CLIENTS = 6
 SLOTS = 4
 SHAPE = Shape(head_lines=12, turn_lines=(2, 100), reply=(100, 500), most_lines=330)
@@ -50,9 +53,9 @@ class WorkerKills:
         """What clients saw."""
         return [said.error for said in self.replies if said.error]
 
-    def excess(self, allowed: int) -> list[Loss]:
-        """Requests that computed more again than `allowed` and the tokens of their own reply."""
-        return [loss for loss in self.losses if loss.again > allowed + loss.generated]
+    def excess(self) -> list[Loss]:
+        """Requests that computed more again than docs/reliability.md allows, and the tokens of their own reply."""
+        return [loss for loss in self.losses if loss.again > COST + loss.generated]
 
     def __str__(self) -> str:
         again = sorted(loss.again for loss in self.losses)
@@ -67,7 +70,7 @@ class WorkerKills:
 async def worker_kills(seed: int, kills: int, requests: int, kind: str = "hybrid") -> WorkerKills:
     """Kill the worker `kills` times while at least so many requests run, and follow all of them to their end."""
     cache = {"ram": 512 << 20, "checkpoint_interval": INTERVAL}
-    model = {"slots": SLOTS, "batch": 256, "ubatch": 256}
+    model = {"slots": SLOTS, "batch": BATCH, "ubatch": BATCH}
     begun = time.monotonic()
     async with served(kind, model=model, cache=cache) as daemon:
         result = WorkerKills()

@@ -75,7 +75,9 @@ async def served(kind: str, **sections: dict[str, Any]) -> AsyncIterator[Served]
         context = await start_parts(make_plan(Settings(**sections)), stack)
         app = create_app(context)
         patience = Patience(app, context.settings.server.client_timeout)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=5)
+        runner = web.AppRunner(
+            app, access_log=None, auto_decompress=False, handler_cancellation=True, shutdown_timeout=5
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", 0)

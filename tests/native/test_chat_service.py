@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fakes.api import until
 from lcpd.build import require_active
 from lcpd.chat.client import ChatClient, ChatRefused, ChatSettings, ChatUnavailable
+from lcpd.chat.memory import SPARE
 from lcpd.engine.protocol import unpack
 from native.test_bridge import CALL
 from support import READ_FILE, model_path, text_of
@@ -88,6 +91,36 @@ async def test_text_that_breaks_the_tool_format_is_passed_on_and_not_lost(chat):
     assert message is not None
     shown = json.dumps([built.get("content"), built.get("tool_calls")])
     assert "no_such_tool" in shown
+
+
+def tools(count, properties):
+    """Of 2 MB for 200 with 100 each."""
+    described = {f"p{i}": {"type": "string", "description": "x" * 80} for i in range(properties)}
+    parameters = {"type": "object", "properties": described}
+    return [{"type": "function", "function": {"name": f"t{i}", "parameters": parameters}} for i in range(count)]
+
+
+async def test_a_tool_with_too_many_properties_is_refused_by_its_name(chat):
+    with pytest.raises(ChatRefused, match=r"^Field 'tools': an object of tools\[0\] \('t0', at #\) has 20000 prop"):
+        await chat.render("chat", body(("user", "x"), tools=tools(1, 20_000)))
+
+
+async def test_a_grammar_of_tools_that_does_not_compile_is_blamed_on_them(chat):
+    listed = {"type": "array", "items": {"type": "string"}, "minItems": 3000}
+    parameters = {"type": "object", "properties": {"list": listed}, "required": ["list"]}
+    tool = {"type": "function", "function": {"name": "t", "parameters": parameters}}
+    with pytest.raises(ChatRefused, match=r"^Field 'tools': .* \(failed to parse grammar\): leave out tools"):
+        await chat.render("chat", body(("user", "x"), tools=[tool]))
+
+
+async def test_memory_that_a_large_call_took_is_given_back(chat):
+    def in_memory():
+        return int(Path(f"/proc/{chat.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = in_memory()
+    await chat.render("chat", body(("user", "x"), tools=tools(200, 100)))
+    assert in_memory() > before + SPARE
+    await until(lambda: in_memory() <= before + SPARE)
 
 
 def schema(**keywords):

@@ -122,6 +122,12 @@ def test_prefill_and_texts_take_turns_and_what_is_urgent_goes_first(models, make
     engine.loop.embed(p.Embed("m", 2, [text], priority=1))
     engine.run()
     assert isinstance([m for m in engine.said if isinstance(m, p.Prefilled | p.Embedded)][-1], p.Embedded)
+    engine.said.clear()
+    engine.start(3, prompt_for(engine, 100, seed=2), seq=2, max_tokens=1, priority=2)
+    engine.loop.embed(p.Embed("m", 3, [text] * 3, priority=1))
+    engine.run()
+    kinds = [type(message) for message in engine.said if isinstance(message, p.Prefilled | p.Embedded)]
+    assert kinds[:4] == [p.Embedded] * 3 + [p.Prefilled]
 
 
 def test_requests_take_turns_text_by_text_and_one_that_is_dropped_is_silent(models, make_embedder):

@@ -64,6 +64,7 @@ class Asked:
     dialect: Dialect
     body: bytes
     overrides: bytes | None = None
+    scope: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +171,9 @@ class Anticipator:
         return plan(before, turn.generated, (one, other), rolls_back=info.rolls_back)
 
     async def _rendered(self, asked: Asked, more: list[dict[str, Any]]) -> Rendering:
-        rendered = await self._chat.render(asked.dialect, asked.body, asked.overrides, msgspec.json.encode(more))
+        rendered = await self._chat.render(
+            asked.dialect, asked.body, asked.overrides, msgspec.json.encode(more), asked.scope
+        )
         return rendering(rendered)
 
     def _wanted(self, turn: FinishedTurn) -> bool:

@@ -12,7 +12,7 @@ from lcpd.api import cache, counting, docs_page, embeddings, extras, guard, info
 from lcpd.api.chat_completions import chat_completions
 from lcpd.api.completions import completions
 from lcpd.api.context import ADMIN, BEGUN, CONTEXT, CORS, ERROR, KEY, STATUS, Context
-from lcpd.api.errors import ApiError, limit_exceeded
+from lcpd.api.errors import ApiError, limit_exceeded, too_large
 from lcpd.api.infill import infill
 from lcpd.api.key_limits import LimitExceeded
 from lcpd.api.messages import count_tokens, messages
@@ -26,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def create_app(context: Context) -> web.Application:
-    """The application for one daemon."""
+    """The application for one daemon, to be served with `auto_decompress=False` (:mod:`lcpd.api.encoding`)."""
     app = web.Application(middlewares=[_errors, _guard], client_max_size=context.settings.server.max_body)
     app[CONTEXT] = context
     counting.begin(context)
@@ -87,8 +87,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             response = await handler(request)
         except web.HTTPRequestEntityTooLarge as error:
-            limit = request.app[CONTEXT].settings.server.max_body
-            raise ApiError(413, f"The body is larger than {limit} bytes (server.max_body).") from error
+            raise too_large(request.app[CONTEXT].settings.server.max_body) from error
         except web.HTTPNotFound as error:
             raise ApiError(404, f"There is no {request.path} here.", code="not_found") from error
         except web.HTTPMethodNotAllowed as error:

@@ -114,17 +114,19 @@ async def purge(request: web.Request) -> web.Response:
 
 async def _path(request: web.Request, body: PinBody, plain: Json) -> Tokens:
     """The path of what a body names; of a chat without the beginning of a reply."""
-    return marked(await _tokens(request.app[CONTEXT], body, r.normalised(request, plain)[0]), r.scope_of(request))
+    scope = r.scope_of(request)
+    return marked(await _tokens(request.app[CONTEXT], body, r.normalised(request, plain)[0], scope), scope)
 
 
-async def _tokens(context: Context, body: PinBody, plain: Json) -> Tokens:
+async def _tokens(context: Context, body: PinBody, plain: Json, scope: int) -> Tokens:
     if (body.messages is None) == (body.prompt is None):
         raise bad_request("Send either messages, as in a chat, or a prompt.", "messages")
     if body.prompt is not None:
         with r.api_errors("prompt", plain):
             return unpack((await context.chat.complete(body.prompt, b"{}")).tokens)
     with r.api_errors("messages", plain):
-        rendered = await context.chat.render("chat", msgspec.json.encode(chat_body(engine_fields(plain, 0))))
+        fields = msgspec.json.encode(chat_body(engine_fields(plain, 0)))
+        rendered = await context.chat.render("chat", fields, scope=scope)
     start = reply_start([(span.role, span.begin) for span in rendered.spans])
     return unpack(rendered.tokens)[:start]
 

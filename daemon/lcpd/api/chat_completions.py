@@ -36,8 +36,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     wanted = wanted_logprobs(plain)
     with r.api_errors("messages", plain):
         fields = chat_body(engine_fields(plain, max(wanted.top, 1) if wanted else 0))
-        asked = Asked("chat", msgspec.json.encode(fields))
-        rendered = await context.chat.render(asked.dialect, asked.body)
+        asked = Asked("chat", msgspec.json.encode(fields), scope=terms.scope)
+        rendered = await context.chat.render(
+            asked.dialect, asked.body, scope=asked.scope, context=r.known_context(context)
+        )
     generations = await r.submit(context, rendered, "messages", terms)
     remembers = context.settings.cache.replay
     turns = [Turn.begin(context.chat, generation, rendered, remembers) for generation in generations]

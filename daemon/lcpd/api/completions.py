@@ -34,7 +34,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     tells = _Logprobs(plain)
     with r.api_errors("prompt", plain):
         fields = msgspec.json.encode(with_schema(engine_fields(plain, tells.n_probs)))
-        rendered = [await context.chat.complete(await _known(context, prompt), fields) for prompt in prompts]
+        fits = r.known_context(context)
+        rendered = [await context.chat.complete(await _known(context, prompt), fields, fits) for prompt in prompts]
     generations: list[Generation] = []
     try:
         for one in rendered:

@@ -79,6 +79,11 @@ def too_long(prompt: int, limit: int, param: str) -> ApiError:
     )
 
 
+def too_large(limit: int) -> ApiError:
+    """413: a body of more than `limit` bytes."""
+    return ApiError(413, f"The body is larger than {limit} bytes (server.max_body).")
+
+
 def unknown_model(name: str, known: str) -> ApiError:
     """404: the model is not served here."""
     return ApiError(

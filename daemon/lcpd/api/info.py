@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from lcpd import __version__
+from lcpd.api.accept import wanted_format
 from lcpd.api.context import CONTEXT, Context
 from lcpd.api.errors import unknown_model
 from lcpd.api.limits import limits_of
@@ -110,7 +111,7 @@ async def version(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """Prometheus exposition; OpenMetrics for those who ask for it."""
-    body, content_type = await request.app[CONTEXT].live.expose(request.headers.get("Accept", ""))
+    body, content_type = await request.app[CONTEXT].live.expose(wanted_format(request.headers.get("Accept", "")))
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 

@@ -16,6 +16,7 @@ from lcpd.anticipation.driver import Asked, FinishedTurn, spans_of
 from lcpd.api.bodies import Body, parse
 from lcpd.api.clients import OTHER, Client, identify, stated_priority
 from lcpd.api.context import BEGUN, CONTEXT, KEY, STATUS, Context
+from lcpd.api.encoding import decoded
 from lcpd.api.errors import (
     ApiError,
     bad_request,
@@ -34,7 +35,7 @@ from lcpd.api.sampling import choices, for_choice
 from lcpd.api.stream import dropped
 from lcpd.api.turn import Turn, close
 from lcpd.cache.isolation import marked
-from lcpd.chat.client import ChatCrashed, ChatRefused, ChatUnavailable
+from lcpd.chat.client import ChatCrashed, ChatRefused, ChatTooLong, ChatUnavailable
 from lcpd.chat.protocol import Rendered
 from lcpd.engine.protocol import unpack
 from lcpd.scheduler.embeddings import EmbeddingFailed
@@ -60,14 +61,16 @@ async def read_body(request: web.Request, shape: type[Body]) -> tuple[Body, dict
     """
     if request.content_type != "application/json":
         raise ApiError(415, "Content-Type must be application/json.", param="Content-Type")
-    timeout = request.app[CONTEXT].settings.server.client_timeout
+    server = request.app[CONTEXT].settings.server
+    timeout = server.client_timeout
     try:
         async with asyncio.timeout(timeout):
             data = await request.read()
     except TimeoutError as error:
         raise dropped(request, f"the body did not come within {timeout:g} s") from error
     except web.RequestPayloadError as error:
-        raise bad_request(f"The body cannot be read: {error}", "Content-Encoding") from error
+        raise bad_request(f"The body cannot be read: {error}") from error
+    data = decoded(data, request.headers.get("Content-Encoding", ""), server.max_body)
     return parse(data, shape, request.app[CONTEXT].settings.chat.max_json_depth)
 
 
@@ -87,6 +90,8 @@ def api_errors(default_field: str, body: Collection[str] = ()) -> Iterator[None]
         yield
     except (ChatRefused, GenerationRefused) as error:
         raise bad_request(str(error), blamed_field(str(error), body, default_field)) from error
+    except ChatTooLong as error:
+        raise too_long(error.tokens, error.context, default_field) from error
     except ChatCrashed as error:
         raise bad_request(
             f"{error}. Make {default_field} (or the tools and schemas) smaller.", default_field
@@ -200,6 +205,12 @@ def normalised(request: web.Request, plain: Json) -> tuple[Json, tuple[str, ...]
 def _client(request: web.Request, plain: Json) -> Client:
     key = request.get(KEY)
     return identify(request.headers, plain, key.name if key else None, request.remote or "")
+
+
+def known_context(context: Context) -> int:
+    """Tokens of the model's context, where they matter and are known already; else 0."""
+    info = context.supervisor.info
+    return info.n_ctx if info is not None and info.generates else 0
 
 
 async def submit(context: Context, rendered: Rendered, field: str, terms: Terms, first: int = 0) -> list[Generation]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lcpd.api import cache_report
-from lcpd.cache.isolation import plain
+from lcpd.cache.isolation import number_of, plain
 from lcpd.chat import replay
 from lcpd.chat.client import ChatClient, Reply
 from lcpd.chat.protocol import Rendered
@@ -163,7 +163,7 @@ class Turn:
             generated = self.generated[:-1] if done.reason == "stop" else self.generated
             opening = tokens[start:]
             reply = np.concatenate([opening, np.array(generated, np.int32)])
-            self.chat.remember(replay.digest(tokens[:start]), reply)
+            self.chat.remember(replay.digest(tokens[:start], number_of(prompt.tokens)), reply)
 
 
 def headers(name: str, usage: Usage) -> dict[str, str]:

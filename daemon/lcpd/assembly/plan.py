@@ -15,7 +15,7 @@ from lcpd.key_sources import KeySources
 from lcpd.keys import Keyring
 from lcpd.models import resolve
 from lcpd.paths import dirs
-from lcpd.planning.at_load import DoesNotFit, plan_load
+from lcpd.planning.at_load import DoesNotFit, Unreadable, plan_load
 from lcpd.planning.plan import MemoryPlan
 
 
@@ -53,6 +53,8 @@ def make_plan(settings: Settings, environment: MutableMapping[str, str] = os.env
         at_load = plan_load(settings, model, build)
     except DoesNotFit as error:
         raise ConfigError(str(error).splitlines()) from error
+    except Unreadable as error:
+        raise ConfigError([f"model.ref: {error}"]) from error
     return Plan(
         settings=at_load.settings,
         build=build,

@@ -18,7 +18,7 @@ import numpy as np
 from lcpd.cache.arena import Arena
 from lcpd.cache.eviction import PayloadNode
 from lcpd.cache.figures import Ages, Amount, RamFigures
-from lcpd.cache.history import History, LossReason, Past, went_on
+from lcpd.cache.history import TRIVIAL, History, LossReason, Past, went_on
 from lcpd.cache.holdings import Holdings, reach
 from lcpd.cache.payloads import Payload
 from lcpd.cache.retention import Economics, Kind
@@ -277,9 +277,9 @@ class PromptCache:
 
     def touch(self, tokens: Tokens) -> None:
         """A request came along this path: counts for retention."""
-        nodes = self._trie.match(tokens).nodes
-        if nodes and self._holdings.ages is not None:
-            self._holdings.ages.used_again(self._clock() - nodes[-1].last_used)
+        match = self._trie.match(tokens)
+        if match.length >= TRIVIAL and self._holdings.ages is not None:
+            self._holdings.ages.used_again(self._clock() - match.nodes[-1].last_used)
         self._mark_used(tokens, 1)
         if self.observer is not None:
             self.observer.used(tokens)

@@ -72,7 +72,7 @@ class Ages(Protocol):
         """A piece went for want of room that was kept for `lifetime` and not used for `idle`."""
 
     def used_again(self, gap: float) -> None:
-        """A kept path was used `gap` after the last time."""
+        """A kept path, and not only the few tokens that any two share, was used `gap` after the last time."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ LIMIT = 2_000_000
 """Tokens that are remembered, shared ones once: 8 MB."""
 WINDOW = 16
 """Tokens that are shown of each side where paths part."""
+TRIVIAL = 16
+"""Tokens: what prompts have in common without having anything to do with each other, the first words of a template."""
 _ROOM = 0.9
 """Share of the limit down to which is forgotten, so that this is not done for every request."""
 _LOSSES = 64

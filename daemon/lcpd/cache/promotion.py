@@ -17,10 +17,10 @@ from lcpd.cache.arena import checksum
 from lcpd.cache.blob import BlobError
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry
-from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.loading import Step
 from lcpd.cache.record import BadFile, Record
 from lcpd.cache.shelf import Shelf, call_to_the_end
+from lcpd.daemon_thread import DaemonThread
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens, pack
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,10 @@ class Promoter:
         self._loading = asyncio.Lock()
         self._urgent = 0
         """Promotions that somebody waits for, under way or next."""
-        self._reader = DiskThread("lcpd-disk-read")
+        self._reader = DaemonThread("lcpd-disk-read")
 
     async def stop(self, within: float) -> bool:
-        """See `DiskThread.stop`."""
+        """See `DaemonThread.stop`."""
         return await self._reader.stop(within)
 
     def wants(self, tokens: Tokens, begin: int) -> int:

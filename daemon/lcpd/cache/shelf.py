@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lcpd.cache.catalogue import Catalogue
-from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.fingerprint import Fingerprint
 from lcpd.cache.store import BlobStore
+from lcpd.daemon_thread import DaemonThread
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ async def to_the_end(calling: asyncio.Future[T]) -> None:
         calling.exception()  # whoever is cancelled has no use for it
 
 
-async def call_to_the_end(thread: DiskThread, call: Callable[[], T]) -> T:
+async def call_to_the_end(thread: DaemonThread, call: Callable[[], T]) -> T:
     """What a call returns; where the caller is cancelled it goes on only when the thread is through with its memory."""
     calling = asyncio.ensure_future(thread.call(call))
     try:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry
-from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.ranking import Ranking, with_all_below
 from lcpd.cache.retention import Economics
 from lcpd.cache.shelf import Shelf
+from lcpd.daemon_thread import DaemonThread
 
 _RANK_EVERY = 60.0
 """Seconds for which the order in which files go is good enough."""
@@ -26,7 +26,7 @@ class Space:
     """Owner of what waits to be removed.  For one event loop; all that is awaited here raises StoreError."""
 
     def __init__(
-        self, shelf: Shelf, cache: PromptCache, size: int, thread: DiskThread, wake: Callable[[], None]
+        self, shelf: Shelf, cache: PromptCache, size: int, thread: DaemonThread, wake: Callable[[], None]
     ) -> None:
         """`size`: bytes that may be taken up.  `thread`: the one that writes.  `wake`: something is to be removed."""
         self._shelf = shelf

@@ -22,7 +22,6 @@ from contextlib import suppress
 
 from lcpd.cache.cache import PromptCache
 from lcpd.cache.catalogue import Entry, blocks
-from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.figures import Amount, DiskCounts, DiskStats, Limits, Purged, State
 from lcpd.cache.fingerprint import Fingerprint
 from lcpd.cache.pending import PendingPaths
@@ -34,6 +33,7 @@ from lcpd.cache.space import Space
 from lcpd.cache.stock import take_stock
 from lcpd.cache.store import BlobStore, StoreError
 from lcpd.cache.writing import Writer
+from lcpd.daemon_thread import DaemonThread
 from lcpd.engine.protocol import Tokens
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class DiskTier:
         self._clock = clock
         self._wall = wall
         self._wake = asyncio.Event()
-        self._thread = DiskThread("lcpd-disk-write")
+        self._thread = DaemonThread("lcpd-disk-write")
         self._shelf = Shelf(store)
         self._promoter = Promoter(self._shelf, cache, self._condemn)
         self._space = Space(self._shelf, cache, limits.size, self._thread, self._wake.set)

@@ -13,13 +13,13 @@ from lcpd.cache.arena import checksum
 from lcpd.cache.blob import BlobError
 from lcpd.cache.cache import PromptCache, Resident
 from lcpd.cache.catalogue import Entry, Found, blocks
-from lcpd.cache.disk_thread import DiskThread
 from lcpd.cache.figures import Limits
 from lcpd.cache.pending import WriteBudget, worth_writing
 from lcpd.cache.record import Record, encode
 from lcpd.cache.shelf import Shelf, to_the_end
 from lcpd.cache.space import Space
 from lcpd.cache.store import StoreError
+from lcpd.daemon_thread import DaemonThread
 from lcpd.engine.protocol import Tokens, pack
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Writer:
         space: Space,
         cache: PromptCache,
         limits: Limits,
-        thread: DiskThread,
+        thread: DaemonThread,
         reading: Collection[Entry],
         busy: Callable[[], bool],
         wall: Callable[[], float],

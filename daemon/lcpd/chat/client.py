@@ -58,6 +58,15 @@ class ChatRefused(ValueError):
     """The request cannot be rendered, tokenised or parsed; the text says why."""
 
 
+class ChatTooLong(ValueError):
+    """The prompt does not fit a context of `context` tokens: it has `tokens` at least."""
+
+    def __init__(self, tokens: int, context: int) -> None:
+        super().__init__(f"the prompt has at least {tokens} tokens, and {context} fit")
+        self.tokens = tokens
+        self.context = context
+
+
 class ChatCrashed(RuntimeError):
     """Working on this very request killed the chat process or took too long."""
 
@@ -179,17 +188,26 @@ class ChatClient:
     # ---- calls -----------------------------------------------------------------------------------------
 
     async def render(
-        self, dialect: p.Dialect, body: bytes, overrides: bytes | None = None, more: bytes | None = None
+        self,
+        dialect: p.Dialect,
+        body: bytes,
+        overrides: bytes | None = None,
+        more: bytes | None = None,
+        scope: int = 0,
+        context: int = 0,
     ) -> p.Rendered:
         """A chat body as tokens and fields; `overrides` win over fields converted from another dialect.
 
-        `more`: a JSON list of messages in OpenAI's shape that follow on the body's.
+        `more`: a JSON list of messages in OpenAI's shape that follow on the body's; `scope`: that of the key that asks
+        (:mod:`lcpd.cache.isolation`), which gets no replies of others; `context`: tokens of the model's context, where
+        it is known: then a text that is longer by its size alone raises ChatTooLong.
         """
-        return await self._call(p.Render(next(self._ids), dialect, body, overrides, more), p.Rendered)
+        call = p.Render(next(self._ids), dialect, body, overrides, more, scope, context)
+        return await self._call(call, p.Rendered)
 
-    async def complete(self, prompt: str | list[int], body: bytes) -> p.Rendered:
-        """A text completion's prompt as tokens, its fields checked."""
-        return await self._call(p.Complete(next(self._ids), prompt, body), p.Rendered)
+    async def complete(self, prompt: str | list[int], body: bytes, context: int = 0) -> p.Rendered:
+        """A text completion's prompt as tokens, its fields checked; `context`: as in `render`."""
+        return await self._call(p.Complete(next(self._ids), prompt, body, context), p.Rendered)
 
     async def infill(self, gap: Gap, room: Room, body: bytes) -> p.Rendered:
         """The prompt for code between two pieces of code as tokens, its fields checked."""
@@ -294,6 +312,8 @@ class ChatClient:
         answer = await pending.answer
         if isinstance(answer, p.Problem):
             raise ChatRefused(answer.message)
+        if isinstance(answer, p.TooLong):
+            raise ChatTooLong(answer.tokens, answer.context)
         if not isinstance(answer, kind):
             raise ChatUnavailable(f"the chat process answered {type(answer).__name__} to {type(message).__name__}")
         return answer

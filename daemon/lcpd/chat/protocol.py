@@ -41,6 +41,10 @@ class Render(Message, frozen=True, tag="render"):
     """JSON object: fields of the chat body that win over those converted from another dialect."""
     more: bytes | None = None
     """JSON list: messages in OpenAI's shape that follow on the body's."""
+    scope: int = 0
+    """Only replies that were remembered for prompts of the same one are repeated (:func:`lcpd.chat.replay.digest`)."""
+    context: int = 0
+    """Tokens of the model's context: for a text that is longer in any case the answer is TooLong.  0: not known."""
 
 
 class Complete(Message, frozen=True, tag="complete"):
@@ -50,6 +54,8 @@ class Complete(Message, frozen=True, tag="complete"):
     prompt: str | list[int]
     """Text, or tokens."""
     body: bytes
+    context: int = 0
+    """As in Render."""
 
 
 class Infill(Message, frozen=True, tag="infill"):
@@ -118,7 +124,7 @@ class Remember(Message, frozen=True, tag="remember"):
 
     call: int
     prompt: bytes
-    """The digest of the prompt without its generation prompt."""
+    """The digest of the prompt without its generation prompt, which says for which scope it is, too."""
     reply: bytes
     """The tokens of the generation prompt and of the reply."""
 
@@ -205,6 +211,16 @@ class Rendered(Message, frozen=True, tag="rendered"):
     """How many tokens came from the memo of earlier prompts instead of being tokenised again."""
 
 
+class TooLong(Message, frozen=True, tag="too-long"):
+    """The prompt's text cannot fit, by its size alone; it was not tokenised."""
+
+    call: int
+    tokens: int
+    """At least so many it would have."""
+    context: int
+    """As the call had it."""
+
+
 class Tokenized(Message, frozen=True, tag="tokenized"):
     """A text's tokens."""
 
@@ -256,4 +272,4 @@ class Problem(Message, frozen=True, tag="problem"):
     message: str
 
 
-FromChat = Opened | Rendered | Tokenized | Texts | Spelled | Templated | Deltas | Done | Problem
+FromChat = Opened | Rendered | TooLong | Tokenized | Texts | Spelled | Templated | Deltas | Done | Problem

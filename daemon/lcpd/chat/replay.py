@@ -31,9 +31,16 @@ _ALTERNATIVES = 4
 _VERDICTS = 20_000
 
 
-def digest(tokens: Tokens) -> bytes:
-    """What a prompt is recognised by."""
-    return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
+def digest(tokens: Tokens, scope: int = 0) -> bytes:
+    """What a prompt is recognised by among those of its `scope`, whose replies no other one gets."""
+    path = _path(scope)
+    path.update(tokens.tobytes())
+    return path.digest()
+
+
+def _path(scope: int) -> hashlib.blake2b:
+    """Takes the tokens of a prompt, one part after the other, and tells its `digest`."""
+    return hashlib.blake2b(digest_size=16, salt=scope.to_bytes(4, "little"))
 
 
 def reply_start(spans: Sequence[tuple[str, int]]) -> int | None:
@@ -81,15 +88,15 @@ class Replays:
         self._tokens = 0
 
     def applied(
-        self, tokens: Tokens, spans: Sequence[Span], ends: Collection[int], same: Same
+        self, tokens: Tokens, spans: Sequence[Span], ends: Collection[int], same: Same, scope: int = 0
     ) -> tuple[Tokens, list[Span]]:
-        """A rendered prompt with remembered replies in place of the history's, and its spans.
+        """A rendered prompt with its scope's remembered replies in place of the history's, and its spans.
 
         `ends`: the tokens that end a reply.
         """
         if not self._replies:
             return tokens, list(spans)
-        path = hashlib.blake2b(digest_size=16)
+        path = _path(scope)
         parts: list[Tokens] = []
         moved: list[Span] = []
         before = at = 0

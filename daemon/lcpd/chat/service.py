@@ -19,12 +19,15 @@ import msgspec
 import numpy as np
 
 from lcpd.chat import protocol as p
+from lcpd.chat.bound import bound_of
 from lcpd.chat.infill import Gap, Marks, Mixed, Room, lay_out
 from lcpd.chat.memo import TokenMemo
+from lcpd.chat.memory import IDLE, Spare
 from lcpd.chat.parser import Comparison, ReplyParser
 from lcpd.chat.ranking import Ends, pair
 from lcpd.chat.replay import Replays
 from lcpd.chat.schema import asked_schema, ignored_keyword, patterns
+from lcpd.chat.tool_schemas import blamed_on_tools, too_large
 from lcpd.engine.protocol import pack, unpack
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
 from lcpd.ipc.child import child_socket
@@ -63,6 +66,7 @@ class Service:
         self._parsers: dict[int, ReplyParser] = {}
         self._memo = TokenMemo(self._tokenize_prompt, border_tokens(self._model))
         self._replays = Replays()
+        self._bound = bound_of(self._model)
         self._gap_marks = gap_marks(self._model)
 
     def opened(self, call: int) -> p.Opened:
@@ -86,10 +90,17 @@ class Service:
                 body = call.body if call.dialect == "chat" else bridge.convert(call.dialect, call.body)
                 if call.overrides or call.more:
                     body = _changed(body, call.overrides or b"{}", call.more or b"[]")
-                fields = self._chat.apply(body)
-                return self._rendered(call.call, fields.pop("prompt"), fields)
+                if problem := too_large(body):
+                    raise ModelError(problem)
+                try:
+                    fields = self._chat.apply(body)
+                    return self._rendered(
+                        call.call, fields.pop("prompt"), fields, scope=call.scope, context=call.context
+                    )
+                except bridge.BridgeError as error:
+                    raise ModelError(blamed_on_tools(str(error), body)) from error
             case p.Complete():
-                return self._rendered(call.call, call.prompt, msgspec.json.decode(call.body))
+                return self._rendered(call.call, call.prompt, msgspec.json.decode(call.body), context=call.context)
             case p.Infill():
                 files, code = self._infill(call)
                 # The files stay while the code changes: where they end is worth a checkpoint, as after a system text.
@@ -122,17 +133,26 @@ class Service:
                 return p.Problem(call.call, "a chat process holds one model")
 
     def _rendered(
-        self, call: int, prompt: str | list[int], fields: dict[str, Any], spans: list[p.Span] | None = None
-    ) -> p.Rendered:
-        """`spans`: where they are known already."""
+        self,
+        call: int,
+        prompt: str | list[int],
+        fields: dict[str, Any],
+        spans: list[p.Span] | None = None,
+        scope: int | None = None,
+        context: int = 0,
+    ) -> p.Rendered | p.TooLong:
+        """`spans`: where they are known already; `scope`: whose replies it may repeat, None: nobody's."""
         data = msgspec.json.encode(fields)
         request = bridge.Request(self._params, self._model.handle, data)
         self._check_biases(fields.get("logit_bias") or {})
         self._check_grammar(request, fields)
+        if context and isinstance(prompt, str) and (least := self._bound.least(prompt)) >= context:
+            return p.TooLong(call, least, context)
         tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
         spans = spans or [p.Span(*span) for span in request.spans(tokens)]
-        comparison = Comparison(request, str(fields.get("generation_prompt") or ""), self._bytes)
-        tokens, spans = self._replays.applied(tokens, spans, self._model.end_tokens, comparison)
+        if scope is not None:
+            comparison = Comparison(request, str(fields.get("generation_prompt") or ""), self._bytes)
+            tokens, spans = self._replays.applied(tokens, spans, self._model.end_tokens, comparison, scope)
         return p.Rendered(
             call=call,
             tokens=pack(tokens),
@@ -332,10 +352,15 @@ def _serve(channel: Channel) -> int:
         return 4
     channel.send(service.opened(call.call))
     _limit_memory(call.memory_limit)
+    spare = Spare()
+    tidy = True
     while True:
-        request = channel.receive(timeout=None)
-        if request is not None:
+        request = channel.receive(timeout=None if tidy else IDLE)
+        if request is None:
+            spare.give_back()
+        else:
             channel.send(service.answer(request))
+        tidy = request is None
 
 
 def _limit_memory(more: int) -> None:

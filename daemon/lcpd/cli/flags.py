@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -59,9 +60,15 @@ def settings_flags(command: Command) -> Command:
     )(command)
 
 
-def load_settings(config_file: Path | None, values: dict[str, str | None]) -> Loaded:
-    """The settings for the flags' values as click passes them.  Raises ``ConfigurationFailure``."""
+def load_settings(
+    config_file: Path | None, values: Mapping[str, str | None], arguments: Mapping[str, str] = MappingProxyType({})
+) -> Loaded:
+    """The settings for the flags' values as click passes them.  Raises ``ConfigurationFailure``.
+
+    ``arguments``: see :func:`lcpd.config.loader.load`.
+    """
+    given = {name.replace("__", "."): value for name, value in values.items()}
     try:
-        return load(config_file, {name.replace("__", "."): value for name, value in values.items()}, os.environ)
+        return load(config_file, given, os.environ, arguments)
     except ConfigError as error:
         raise ConfigurationFailure(str(error)) from None

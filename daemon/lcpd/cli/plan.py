@@ -109,13 +109,16 @@ def plan(
     fit.
     """
     given = {f"model__{name}": value for name, value in flags.items()}
-    settings = load_settings(config_file, {**given, "model__ref": model}).settings
+    settings = load_settings(config_file, {**given, "model__ref": model}, {"model.ref": "MODEL"}).settings
     path, shape = _model(settings)
     if drafts and not shape.mtp_layers:
         raise click.UsageError("--drafts: the model has no layers to draft with")
     build = active()
     wanted = wanted_of(settings.model, LEAST, drafts)
-    machine = Machine(gpu=True, device_bytes=vram) if vram is not None else machine_for(build, wanted.gpu_layers)
+    if vram is not None:
+        machine = Machine(gpu=True, device_bytes=vram)
+    else:
+        machine = machine_for(build, wanted.gpu_layers, settings.model.tensor_split)
     speeds = Speeds(
         prefill=prefill_speed or guessed_prefill(shape.weights.elements, machine.gpu), copy=copy_speed, disk=disk_speed
     )

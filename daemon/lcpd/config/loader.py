@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -70,15 +71,22 @@ class Loaded:
 
     settings: Settings
     origins: dict[str, str]
-    """For every ``section.key``: "default", "credential NAME", "file PATH", "environment LCPD_..." or "flag --..."."""
+    """For every ``section.key``: "default", "credential NAME", "file PATH", "environment LCPD_...", "flag --..." or
+    "argument ..."."""
 
 
-def load(config_file: Path | None, flags: Mapping[str, object], environ: Mapping[str, str]) -> Loaded:
+def load(
+    config_file: Path | None,
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    arguments: Mapping[str, str] = MappingProxyType({}),
+) -> Loaded:
     """Merge all sources into one set of settings.
 
     ``config_file`` is what ``--config`` said; without it ``$LCPD_CONFIG`` of ``environ``, then
     ``lcpd.toml`` in lcpd's configuration folder if there is one.  ``flags`` maps the names of ``FLAGS`` to
-    values; ``None`` means not given.  Raises ``ConfigError`` with every problem found.
+    values; ``None`` means not given.  ``arguments``: those of them that the command takes as an argument, and what its
+    usage calls it.  Raises ``ConfigError`` with every problem found.
     """
     problems: list[str] = []
     values: Tree = {}
@@ -101,7 +109,8 @@ def load(config_file: Path | None, flags: Mapping[str, object], environ: Mapping
     for name, value in flags.items():
         if value is not None:
             section, key = name.split(".")
-            add({section: {key: value}}, {name: f"flag {FLAGS[name]}"})
+            origin = f"argument {arguments[name]}" if name in arguments else f"flag {FLAGS[name]}"
+            add({section: {key: value}}, {name: origin})
 
     try:
         settings = Settings(**values)  # type: ignore[arg-type]  # validated here

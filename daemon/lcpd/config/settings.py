@@ -333,8 +333,8 @@ class CacheSettings(Section):
         ge=64,
         le=2**24,
         json_schema_extra={"unit": "tokens"},
-        description="Distance between checkpoints of a long prompt on recurrent and sliding-window models, at most: what a"
-        " crash costs.",
+        description="Distance between checkpoints of a long prompt on recurrent and sliding-window models, at most:"
+        " what a crash costs.",
     )
     save_after: SecondsOrNever = Field(
         default=5.0,

@@ -288,12 +288,12 @@ class DecodeLoop:
         return any(not job.prefilling for job in self._jobs.values())
 
     def _embeds_now(self, embedder: Embedder, waiting: list[Job]) -> bool:
-        """Whether this step embeds instead of prefilling: they take turns, unless what prefills is more urgent."""
-        if waiting:
-            urgent = min(job.priority for job in waiting) < embedder.priority
-            self._embedded_last = not (urgent or self._embedded_last)
-            return self._embedded_last
-        return True
+        """Whether this step embeds instead of prefilling: what is more urgent goes first, and equals take turns."""
+        if not waiting:
+            return True
+        prefills, embeds = min(job.priority for job in waiting), embedder.priority
+        self._embedded_last = embeds < prefills or (embeds == prefills and not self._embedded_last)
+        return self._embedded_last
 
     def _prefill(self, waiting: list[Job], copying: float) -> None:
         """Prefill these jobs; `copying`: seconds that this step has spent on commands."""

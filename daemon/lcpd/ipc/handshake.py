@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-VERSION = 4
+VERSION = 5
 """Raised whenever a message of `engine.protocol` or `chat.protocol` changes its meaning or shape."""
 
 

@@ -94,7 +94,8 @@ class CacheFigures(Topic):
         self.reuse_gap = self.histogram(
             "lcpd_cache_reuse_gap_seconds",
             "seconds",
-            "How long after its last use was a kept path used again? What is evicted younger than that comes back.",
+            "How long after its last use was a kept path used again? What is evicted younger than that comes back. Less"
+            " than 16 tokens do not count.",
             AGES,
         )
         self.checkpoint_size = self.histogram(

@@ -10,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from lcpd import __version__
 from lcpd.config import Settings
+from lcpd.daemon_thread import DaemonThread
 from lcpd.engine.protocol import ModelInfo
 from lcpd.engine.supervisor import Supervisor
 from lcpd.metrics import Metrics
@@ -43,6 +44,8 @@ class Live:
         self._model_id = model_id
         self._supervisor = supervisor
         self._nvml = nvml or Nvml()
+        self._thread = DaemonThread("lcpd-nvml")
+        """So that a driver that hangs does not hold up the end of the process either."""
         self._reading: asyncio.Task[list[Reading]] | None = None
         metrics.at_scrape(self._show)
         metrics.process.watch("lcpd_worker", lambda: supervisor.pid)
@@ -64,7 +67,8 @@ class Live:
 
     async def _look_at_gpus(self) -> None:
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(asyncio.to_thread(self._nvml.read, self._supervisor.pid))
+            worker = self._supervisor.pid
+            self._reading = asyncio.create_task(self._thread.call(lambda: self._nvml.read(worker)))
         reading = self._reading  # which scrapes at the same time share
         if (await asyncio.wait({reading}, timeout=_WITHIN))[0]:
             self._metrics.gpu.show(reading.result())

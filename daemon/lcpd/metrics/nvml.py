@@ -62,6 +62,8 @@ class Reading:
     """Hertz, by clock."""
     throttled: Mapping[str, bool] | None
     """By reason."""
+    uuid: str = ""
+    """GPU-..., by which CUDA_VISIBLE_DEVICES can name it."""
 
 
 class Nvml:
@@ -113,6 +115,7 @@ class Nvml:
             temperature=self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             clocks={clock: megahertz * 1e6 for clock, megahertz in clocks.items() if megahertz is not None},
             throttled=None if reasons is None else {reason: bool(reasons & bit) for reason, bit in _BITS.items()},
+            uuid=_text(self._ask(nvml.nvmlDeviceGetUUID, handle) or ""),
         )
 
     def _memory_of(self, handle: Any, pid: int | None) -> int | None:

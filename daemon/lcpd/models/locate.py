@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 from lcpd import paths
@@ -33,12 +36,40 @@ def resolve(ref: str, dirs: Dirs) -> Path:
             remedy = f"run: lcpd pull {ref}"
         case File():
             path = reference.path
-            remedy = "check model.ref"
+            remedy = "check the path"
     shard = Shard.of(path.name)
     for name in shard.siblings() if shard else (path.name,):
-        if not path.with_name(name).is_file():
-            raise ModelMissing(f"model {ref}: there is no file {path.with_name(name)}; {remedy}")
+        if problem := _no_file(path.with_name(name)):
+            raise ModelMissing(f"model {ref}: {problem}; {remedy}")
     return path
+
+
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
+
+def _no_file(path: Path) -> str:
+    """Why there is no regular file at `path`; empty where there is one."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a path with a 0 byte
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.ELOOP:
+            return f"{path} is a symbolic link that leads back to itself"
+        if number == errno.ENOENT and path.is_symlink():
+            return f"{path} is a symbolic link to {path.readlink()}, which is not there"
+        if number in (errno.ENOENT, errno.ENOTDIR):
+            return f"there is no file {path}"
+        return f"{path} cannot be looked at ({os.strerror(number) if number else error})"
+    if stat.S_ISREG(mode):
+        return ""
+    kind = next((kind for is_kind, kind in _KINDS.items() if is_kind(mode)), "something else")
+    return f"{path} is {kind}, not a .gguf file"
 
 
 def demo_file(reference: Demo, dirs: Dirs) -> Path:

@@ -32,6 +32,10 @@ class DoesNotFit(Exception):
     """The model cannot run with these settings on this machine; one line for the fact, one for each remedy."""
 
 
+class Unreadable(Exception):
+    """The model's file is cut off, damaged or no model at all; the message names the place in it and the remedy."""
+
+
 @dataclass(frozen=True)
 class AtLoad:
     """What a daemon starts with."""
@@ -43,7 +47,7 @@ class AtLoad:
 
 
 def plan_load(settings: Settings, path: Path, build: Build) -> AtLoad:
-    """Plan the load of the model at `path`.  Raises DoesNotFit.
+    """Plan the load of the model at `path`.  Raises DoesNotFit or Unreadable.
 
     With automatic settings libllama lays out what is chosen, without loading the model: a second or two.
     """
@@ -55,7 +59,7 @@ def plan_load(settings: Settings, path: Path, build: Build) -> AtLoad:
             raise DoesNotFit(f'model.ctx, model.kv: "auto" needs a model that can be planned: {problem}')
         log.info("the memory of the model is not planned: %s", problem)
         return AtLoad(settings, None)
-    machine = machine_for(build, None if model.gpu_layers == "auto" else model.gpu_layers)
+    machine = machine_for(build, None if model.gpu_layers == "auto" else model.gpu_layers, model.tensor_split)
     arena = arena_on(machine, settings.cache.ram, shape.weights.nbytes)
     wanted = wanted_of(model, 0)
     if reason := refusal(shape, wanted.kv, wanted.flash_attn):
@@ -71,11 +75,14 @@ def plan_load(settings: Settings, path: Path, build: Build) -> AtLoad:
 
 
 def _shape(path: Path) -> tuple[ModelShape | None, str]:
-    """The shape of the model, or why it cannot be planned."""
+    """The shape of the model, or why it cannot be planned.  Raises Unreadable for what llama.cpp would not open."""
     try:
         gguf = read_model(path)
+    except GgufError as error:
+        raise Unreadable(str(error)) from None
+    try:
         shape = shape_of(gguf.metadata, gguf.tensors)
-    except (GgufError, ShapeError) as error:
+    except ShapeError as error:
         return None, str(error)
     if shape.unmodelled:
         return None, f"{shape.architecture} keeps {shape.unmodelled}"

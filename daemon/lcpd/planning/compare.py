@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lcpd.planning.loglines import MIB, Logged
-from lcpd.planning.plan import MemoryPlan
+from lcpd.planning.loglines import Logged
+from lcpd.planning.plan import MIB, MemoryPlan
 
 _LOG_STEP = MIB / 100
 """Bytes: the log rounds each size to a hundredth of a MiB."""

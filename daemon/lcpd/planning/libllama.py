@@ -10,7 +10,8 @@ from lcpd.inspect.shape import ModelShape
 from lcpd.planning.compute import Compute
 from lcpd.planning.context import Wanted, resolve
 from lcpd.planning.dry_run import Request, Run, ask
-from lcpd.planning.loglines import MIB, Logged
+from lcpd.planning.loglines import Logged
+from lcpd.planning.plan import MIB
 
 
 @dataclass(frozen=True)

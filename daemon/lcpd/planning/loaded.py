@@ -7,8 +7,8 @@ import logging
 from lcpd.engine.protocol import ModelInfo
 from lcpd.metrics import Metrics
 from lcpd.planning.compare import Row, compare
-from lcpd.planning.loglines import MIB, Logged
-from lcpd.planning.plan import MemoryPlan
+from lcpd.planning.loglines import Logged
+from lcpd.planning.plan import MIB, MemoryPlan
 
 log = logging.getLogger("lcpd")
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-MIB = 2**20
-
 _BUFFER = re.compile(r"(?P<where>\S+) +(?P<what>model|KV|RS|compute|output) buffer size = +(?P<mib>[\d.]+) MiB")
 _CACHE = re.compile(
     r"llama_kv_cache: size = +(?P<mib>[\d.]+) MiB \( *(?P<cells>\d+) cells, +(?P<layers>\d+) layers,.*"

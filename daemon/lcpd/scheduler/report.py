@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, get_args
 
-from lcpd.cache.history import WINDOW, LossReason, Past
+from lcpd.cache.history import TRIVIAL, WINDOW, LossReason, Past
 from lcpd.cache.trie import common_prefix
 from lcpd.scheduler.placement import Placement
 from lcpd.scheduler.slots import Known, Slot, Span, Tokens, resumes
@@ -43,8 +43,6 @@ Reason = Literal[
     "problem",
 ]
 MISSES: tuple[Reason, ...] = tuple(reason for reason in get_args(Reason) if reason not in ("new", "last token"))
-TRIVIAL = 16
-"""Tokens: what prompts have in common without having anything to do with each other, the first words of a template."""
 
 
 @dataclass(frozen=True)

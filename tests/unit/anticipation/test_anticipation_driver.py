@@ -38,7 +38,8 @@ class Chat:
         self.calls = 0
         self.called = asyncio.Event()
 
-    async def render(self, dialect: str, body: bytes, overrides: bytes | None, more: bytes) -> Rendered:
+    async def render(self, dialect: str, body: bytes, overrides: bytes | None, more: bytes, scope: int) -> Rendered:
+        assert scope == 0
         self.calls += 1
         self.called.set()
         await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import pytest
 from fakes import vocab
 from fakes.api import ADMIN_KEY, chat_body, context_of, until, use_keys
 from lcpd.api import cache_report
+from lcpd.cache.isolation import Isolation
 from lcpd.scheduler.report import CacheReport, Divergence, Recomputed
 
 CHAT = "/v1/chat/completions"
@@ -252,6 +253,34 @@ def after_a_call(arguments: str, asked: str = "change the file") -> dict:
 
 
 RAW = '{"path" : "x.py",  "line": 3}'
+GUESS = '{"path":"x.py","line":3}'
+CALL = {"type": "tool_use", "id": "call_0", "name": "edit", "input": json.loads(GUESS)}
+RESULT = {"type": "tool_result", "tool_use_id": "call_0", "content": "done"}
+SAID = {"type": "function_call", "call_id": "call_0", "name": "edit", "arguments": GUESS}
+DONE = {"type": "function_call_output", "call_id": "call_0", "output": "done"}
+GUESSES = {
+    "chat": (CHAT, chat_body("change the file"), after_a_call(GUESS), lambda usage: usage["prompt_tokens"]),
+    "messages": (
+        "/v1/messages",
+        chat_body("change the file", max_tokens=99),
+        {
+            "messages": [
+                *chat_body("change the file")["messages"],
+                {"role": "assistant", "content": [CALL]},
+                {"role": "user", "content": [RESULT]},
+            ],
+            "max_tokens": 99,
+        },
+        lambda usage: usage["input_tokens"] + usage["cache_read_input_tokens"],
+    ),
+    "responses": (
+        "/v1/responses",
+        {"input": "change the file"},
+        {"input": [*chat_body("change the file")["messages"], SAID, DONE]},
+        lambda usage: usage["input_tokens"],
+    ),
+}
+"""Route, question, the same with a guessed reply and its result, and the length of a prompt."""
 
 
 async def test_arguments_that_a_client_wrote_otherwise_are_found_as_they_were_generated(make_client) -> None:
@@ -277,6 +306,25 @@ async def test_without_replay_the_clients_arguments_are_taken(make_client) -> No
     _, first = await ask(client, "change the file")
     second = await (await client.post(CHAT, json=after_a_call('{"path":"x.py","line":3}'))).json()
     assert second["timings"]["cache"]["hit"] < first["usage"]["prompt_tokens"] + 30
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_a_key_learns_nothing_of_the_replies_to_another_one(make_client, dialect: str) -> None:
+    client = await make_client({"reply": f"<tool>edit {RAW}</tool>"})
+    use_keys(client, "sk-one\nsk-two\n")
+    keys = [key.digest for key in context_of(client).keys.keys]
+    object.__setattr__(context_of(client), "isolation", Isolation(keys))
+    path, body, history, tokens_of = GUESSES[dialect]
+
+    async def tokens(key: str, asked: dict) -> int:
+        response = await client.post(path, json=asked, headers={"x-api-key": key})
+        assert response.status == 200, await response.text()
+        return tokens_of((await response.json())["usage"])
+
+    unknown = await tokens("sk-one", history)
+    await tokens("sk-one", body)
+    assert await tokens("sk-two", history) == unknown
+    assert await tokens("sk-one", history) == unknown + len(RAW) - len(GUESS)
 
 
 # ---- computing ahead -------------------------------------------------------------------------------------

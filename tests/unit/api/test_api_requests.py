@@ -112,6 +112,22 @@ async def test_a_prompt_that_exactly_fills_the_context_is_too_long_and_one_less_
     assert (status, body["choices"][0]["finish_reason"]) == (200, "length")
 
 
+async def test_a_chat_that_its_size_alone_makes_too_long_gets_the_same_errors_and_can_still_be_counted(make_client):
+    client = await make_client(model__ctx=64)
+    long = chat_body("a" * 99, max_tokens=9)
+    status, body = await post(client, CHAT, long)
+    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "context_length_exceeded", "messages")
+    status, body = await post(client, "/v1/responses", {"input": "a" * 99})
+    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "context_length_exceeded", "input")
+    status, counted = await post(client, "/v1/messages/count_tokens", long)
+    assert status == 200
+    status, body = await post(client, "/v1/messages", long)
+    assert (status, body["error"]["message"]) == (
+        400,
+        f"prompt is too long: {counted['input_tokens']} tokens > 64 maximum",
+    )
+
+
 async def test_every_request_is_counted_by_endpoint_and_status(make_client):
     client = await make_client({"reply": "x"})
     await post(client, CHAT, chat_body("x"))
@@ -141,6 +157,14 @@ async def test_openmetrics_are_given_to_those_who_ask(make_client):
     response = await client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert response.content_type == "application/openmetrics-text"
     assert (await response.text()).endswith("# EOF\n")
+
+
+async def test_openmetrics_that_are_refused_are_not_given(make_client):
+    client = await make_client()
+    accept = "application/openmetrics-text;version=1.0.0;q=0, text/plain"
+    response = await client.get("/metrics", headers={"Accept": accept})
+    assert response.content_type == "text/plain"
+    assert not (await response.text()).endswith("# EOF\n")
 
 
 async def test_health_is_degraded_while_the_chat_process_is_down(make_client):

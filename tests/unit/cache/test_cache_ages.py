@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from synthetic_kv import CHECKPOINT_BYTES, Bench, path
 
+from lcpd.cache.history import TRIVIAL
 from lcpd.cache.retention import Kind
 
 
@@ -46,14 +47,26 @@ def test_what_goes_for_another_reason_tells_nothing() -> None:
 def test_a_path_that_is_used_again_tells_after_what_time() -> None:
     bench = Bench(8192)
     onlooker = Onlooker(bench)
-    bench.cache.touch(path(1, 2))
+    bench.cache.touch(path(*range(20)))
     assert onlooker.gaps == [], "nothing of it was known"
-    bench.save(path(1, 2, 3))
+    bench.save(path(*range(20)))
     bench.now = 12.0
-    bench.cache.touch(path(1, 2, 3, 4))
+    bench.cache.touch(path(*range(21)))
     bench.now = 20.0
-    bench.cache.touch(path(1, 2, 3, 4))
+    bench.cache.touch(path(*range(21)))
     assert onlooker.gaps == [12.0, 8.0]
+
+
+def test_a_path_that_shares_only_the_first_words_of_a_template_is_not_used_again() -> None:
+    bench = Bench(8192)
+    onlooker = Onlooker(bench)
+    bench.save(path(*range(40)))
+    bench.now = 12.0
+    bench.cache.touch(path(*range(TRIVIAL - 1), 99, *range(40)))
+    assert onlooker.gaps == []
+    bench.now = 20.0
+    bench.cache.touch(path(*range(TRIVIAL), 99))
+    assert onlooker.gaps == [8.0]
 
 
 def test_a_part_of_a_segment_is_as_old_as_the_whole_was() -> None:

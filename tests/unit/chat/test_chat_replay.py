@@ -96,6 +96,17 @@ def test_a_message_without_an_end_is_left_alone() -> None:
     assert replayed(knowing(ASKED, [60, 3]), *parts) == [part for _, part in parts]
 
 
+def test_a_reply_of_another_scope_is_not_repeated() -> None:
+    replays = Replays()
+    replays.remember(digest(tokens(ASKED), scope=1), tokens([60, 3, 4]))
+    parts = ("user", ASKED), ("assistant", [60, 7, 7, 7, END]), OPEN
+    array, found = tokens(*(part for _, part in parts)), spans(*parts)
+    for scope, expected in ((0, [60, 7, 7, 7, END]), (1, [60, 3, 4, END]), (2, [60, 7, 7, 7, END])):
+        repeated, moved = replays.applied(array, found, [END], lambda *_: True, scope)
+        reply = moved[1]
+        assert repeated[reply.begin : reply.begin + reply.length].tolist() == expected
+
+
 def test_tokens_outside_of_messages_are_kept() -> None:
     replays = Replays()
     replays.remember(digest(tokens([1], ASKED)), tokens([60, 3]))

@@ -203,6 +203,8 @@ def test_a_wrong_value_is_named_with_what_is_allowed_and_its_source(file: Path, 
 def test_a_wrong_value_of_a_variable_or_flag_names_it() -> None:
     assert problems(environ={"LCPD_SERVER__PORT": "x"})[0].endswith("(from environment LCPD_SERVER__PORT)")
     assert problems(server__port="x")[0].endswith("(from flag --port)")
+    with pytest.raises(ConfigError, match=r"from argument MODEL\)$"):
+        load(None, {"model.ref": ""}, {}, {"model.ref": "MODEL"})
 
 
 def test_all_problems_of_all_sources_are_reported_at_once(file: Path) -> None:

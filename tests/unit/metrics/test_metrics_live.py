@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +56,34 @@ async def test_a_driver_that_hangs_does_not_hold_up_a_scrape_and_is_not_asked_ag
     nvml.may_answer.set()
     await figures.expose("")
     assert metrics.registry.get_sample_value("lcpd_model_load_seconds") == 2.5
+
+
+STOP_WITH_A_DRIVER_THAT_HANGS = """
+import asyncio
+from test_metrics_live import SlowNvml, live, make
+
+live._WITHIN = 0.02
+
+async def main():
+    figures, _ = make(SlowNvml())
+    for _ in range(2):
+        await figures.expose("")
+
+asyncio.run(main())
+print("ended")
+"""
+
+
+def test_a_driver_that_hangs_does_not_keep_the_process_from_its_end() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STOP_WITH_A_DRIVER_THAT_HANGS],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
 
 
 async def test_scrapes_at_the_same_time_share_what_is_read() -> None:

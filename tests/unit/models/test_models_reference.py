@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,6 +119,31 @@ def test_a_file_is_itself(tmp_path: Path, dirs: Dirs) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, dirs: Dirs) -> None:
     with pytest.raises(ModelMissing, match=r"there is no file .*a\.gguf"):
         resolve(str(tmp_path / "a.gguf"), dirs)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.mkdir(), "is a folder, not a .gguf file"),
+        (os.mkfifo, "is a named pipe, not a .gguf file"),
+        (lambda path: path.symlink_to("/dev/null"), "is a device, not a .gguf file"),
+        (lambda path: path.symlink_to(path), "is a symbolic link that leads back to itself"),
+        (lambda path: path.symlink_to("gone.gguf"), "is a symbolic link to gone.gguf, which is not there"),
+    ],
+)
+def test_what_is_there_and_is_no_file_is_said(
+    make: Callable[[Path], None], said: str, tmp_path: Path, dirs: Dirs
+) -> None:
+    path = tmp_path / "a.gguf"
+    make(path)
+    with pytest.raises(ModelMissing, match=re.escape(f"{path} {said}; check the path")):
+        resolve(str(path), dirs)
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".gguf", "a\0.gguf"])
+def test_a_path_that_cannot_be_is_missing(name: str, tmp_path: Path, dirs: Dirs) -> None:
+    with pytest.raises(ModelMissing, match="cannot be looked at"):
+        resolve(str(tmp_path / name), dirs)
 
 
 def test_a_split_model_needs_every_part(tmp_path: Path, dirs: Dirs) -> None:

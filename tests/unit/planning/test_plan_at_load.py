@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from lcpd.build.record import Build
 from lcpd.config.settings import CacheSettings, ModelSettings, Settings
 from lcpd.engine import protocol as p
+from lcpd.inspect.shape import ModelShape, ShapeError
 from lcpd.metrics import Metrics
 from lcpd.planning import at_load, devices
-from lcpd.planning.at_load import DoesNotFit, plan_load
+from lcpd.planning.at_load import DoesNotFit, Unreadable, plan_load
 from lcpd.planning.automatic import LEAST, chooser
 from lcpd.planning.compute import Compute
 from lcpd.planning.context import Wanted
@@ -75,7 +77,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Machine:
     def fail(self: Libllama, wanted: Wanted) -> Compute:
         raise DryRunFailed("no libllama here")
 
-    monkeypatch.setattr(at_load, "machine_for", lambda build, gpu_layers: machine)
+    monkeypatch.setattr(at_load, "machine_for", lambda *_: machine)
     monkeypatch.setattr(Libllama, "compute", fail)
     return machine
 
@@ -124,9 +126,30 @@ class TestLoads:
         with pytest.raises(DoesNotFit):
             plan_load(self.settings(ctx=65_536, kv="q8_0", mmap=False), write("llama-3.1-8b", tmp_path), BUILD)
 
-    def test_a_header_that_cannot_be_read_is_left_to_the_engine(self, host: Machine, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("ctx", [0, "auto"])
+    def test_a_file_that_is_cut_off_is_refused_with_the_place_and_the_remedy(
+        self, ctx: object, host: Machine, tmp_path: Path
+    ) -> None:
+        path = write("llama-3.1-8b", tmp_path)
+        os.truncate(path, GIB)
+        with pytest.raises(Unreadable, match=rf"^{path}: byte .* the file has {GIB} bytes; .*: continue it$"):
+            plan_load(self.settings(ctx=ctx), path, BUILD)
+
+    @pytest.mark.parametrize("content", [b"", b"GGUF and nothing else", b"GGUF\3\0\0\0" + b"\xff" * 64, b"<html>"])
+    def test_a_file_that_is_no_model_is_refused(self, content: bytes, host: Machine, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
-        path.write_bytes(b"GGUF and nothing else")
+        path.write_bytes(content)
+        with pytest.raises(Unreadable, match=r"model\.gguf: .*; "):
+            plan_load(self.settings(), path, BUILD)
+
+    def test_metadata_that_cannot_be_planned_with_are_left_to_the_engine(
+        self, host: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> ModelShape:
+            raise ShapeError("llama.block_count is missing")
+
+        monkeypatch.setattr(at_load, "shape_of", fail)
+        path = write("llama-3.1-8b", tmp_path)
         assert plan_load(self.settings(), path, BUILD).plan is None
         with pytest.raises(DoesNotFit, match="needs a model that can be planned"):
             plan_load(self.settings(ctx="auto"), path, BUILD)

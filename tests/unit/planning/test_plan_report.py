@@ -276,6 +276,10 @@ class TestCommand:
         assert run("plan", path, "--vram", "16GiB") == 1
         assert str(path) in capsys.readouterr().err
 
+    def test_an_empty_name_is_blamed_on_the_argument(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("plan", "") == 2
+        assert capsys.readouterr().err == "lcpd: model.ref = '': must be text, not empty (from argument MODEL)\n"
+
 
 def run(*arguments: object) -> int:
     from lcpd.cli.main import run as run_cli

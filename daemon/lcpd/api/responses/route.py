@@ -54,7 +54,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     body, plain = await r.read_body(request, ResponsesBody)
     r.check_model(context, body.model)
     terms = r.named(r.with_choices(r.chat_terms(request, plain), plain), "resp_")
-    ready = await _prepare(request, body, plain)
+    ready = await _prepare(request, body, plain, r.known_context(context))
     terms = replace(terms, normalised=ready.normalised)
     head = response_head(body, plain, ready.box, terms.name, context.model_id, int(time.time()))
     head["store"] = head["store"] and terms.store
@@ -117,8 +117,8 @@ def _unknown(response_id: str) -> ApiError:
     return ApiError(404, f"Response with id '{response_id}' not found.")
 
 
-async def _prepare(request: web.Request, body: ResponsesBody, plain: Json) -> _Prepared:
-    """Raises ApiError."""
+async def _prepare(request: web.Request, body: ResponsesBody, plain: Json, fits: int = 0) -> _Prepared:
+    """`fits`: tokens, beyond which the prompt is not wanted; 0: it is, however long.  Raises ApiError."""
     context, store, owner = request.app[CONTEXT], request.app[STORE], _owner(request)
     refuse_what_is_not_offered(body)
     new_items = _looked_up(as_items(body.input), store, owner)
@@ -136,14 +136,14 @@ async def _prepare(request: web.Request, body: ResponsesBody, plain: Json) -> _P
         fields = chat_fields(body, plain, [*earlier, *new_items], box)
         fields, rules = r.normalised(request, fields)
         rendered_body = chat_body(engine_fields(fields, 0))
-        asked = Asked("chat", msgspec.json.encode(rendered_body))
-        rendered = await _render(context, asked, fields)
+        asked = Asked("chat", msgspec.json.encode(rendered_body), scope=r.scope_of(request))
+        rendered = await _render(context, asked, fields, fits)
     return _Prepared(asked, rendered, fields, box, new_items, rules)
 
 
-async def _render(context: Context, asked: Asked, fields: Json) -> Rendered:
+async def _render(context: Context, asked: Asked, fields: Json, fits: int) -> Rendered:
     with r.api_errors("messages", fields):
-        return await context.chat.render(asked.dialect, asked.body)
+        return await context.chat.render(asked.dialect, asked.body, scope=asked.scope, context=fits)
 
 
 def _looked_up(items: list[Json], store: ResponseStore, owner: str) -> list[Json]:

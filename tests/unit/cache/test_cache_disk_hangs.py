@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lcpd.cache.disk_thread import DiskHangs, DiskThread
+from lcpd.daemon_thread import DaemonThread, Unanswered
 
 
 async def test_calls_are_carried_out_one_after_the_other_and_give_what_they_return_or_raise() -> None:
-    thread = DiskThread("disk")
+    thread = DaemonThread("disk")
     done: list[int] = []
 
     def fail() -> None:
@@ -30,7 +30,7 @@ async def test_calls_are_carried_out_one_after_the_other_and_give_what_they_retu
 
 
 async def test_a_call_whose_turn_has_not_come_can_be_called_off() -> None:
-    thread, may_end = DiskThread("disk"), threading.Event()
+    thread, may_end = DaemonThread("disk"), threading.Event()
     first = asyncio.ensure_future(thread.call(may_end.wait))
     second = asyncio.ensure_future(thread.call(lambda: pytest.fail("it was called off")))
     await asyncio.sleep(0)
@@ -42,12 +42,12 @@ async def test_a_call_whose_turn_has_not_come_can_be_called_off() -> None:
 
 
 async def test_what_a_disk_leaves_undone_is_given_up() -> None:
-    thread, may_end = DiskThread("disk"), threading.Event()
+    thread, may_end = DaemonThread("disk"), threading.Event()
     calls = [asyncio.ensure_future(thread.call(may_end.wait)) for _ in range(2)]
     await asyncio.sleep(0)
     assert not await thread.stop(0.01)
     for call in calls:
-        with pytest.raises(DiskHangs):
+        with pytest.raises(Unanswered):
             await call
     may_end.set()
 
@@ -107,6 +107,6 @@ def test_a_planned_stop_ends_the_process_though_a_write_and_a_read_hang_for_ever
         timeout=60,
         check=False,
     )
-    assert (ended.returncode, ended.stdout) == (0, "DiskHangs\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "Unanswered\n"), ended.stderr
     assert "does not answer: writing and reading was given up" in ended.stderr
     assert "never retrieved" not in ended.stderr

@@ -1,8 +1,8 @@
-"""A thread for calls that block on a disk, and that nobody has to wait for when the disk does not answer.
+"""A thread for calls that may never return, and that nobody has to wait for then.
 
-A call to a disk that hangs (a network file system without its server, a dying device) may never return, and nothing can
-end a thread from outside.  So this one is a daemon thread, which the end of the process does not wait for, and what it
-was asked for can be given up: who awaits it goes on with an error.
+A disk that hangs (a network file system without its server, a dying device) does not answer, nor does NVML where the
+driver of a GPU hangs, and nothing can end a thread from outside.  So this one is a daemon thread, which the end of the
+process does not wait for, and what it was asked for can be given up: who awaits it goes on with an error.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class DiskHangs(RuntimeError):
-    """The disk has not answered a call, which was given up."""
+class Unanswered(RuntimeError):
+    """A call has not returned and was given up."""
 
 
 class _Call(NamedTuple):
@@ -27,7 +27,7 @@ class _Call(NamedTuple):
     run: Callable[[], Any]
 
 
-class DiskThread:
+class DaemonThread:
     """Carries calls out one after the other; it begins with the first of them."""
 
     def __init__(self, name: str) -> None:
@@ -59,8 +59,8 @@ class DiskThread:
     async def stop(self, within: float, last: Callable[[], None] = lambda: None) -> bool:
         """End the thread when it has carried out what was submitted, and then `last`; a second time does nothing.
 
-        False where the disk leaves that undone for `within` seconds: then it is given up, those who await it get
-        DiskHangs, and the thread ends with the process at the latest.
+        False where that is left undone for `within` seconds: then it is given up, those who await it get
+        Unanswered, and the thread ends with the process at the latest.
         """
         if self._over:
             return True
@@ -78,7 +78,7 @@ class DiskThread:
             self._news.notify()
         for call in left:
             with suppress(InvalidStateError):  # it has just ended
-                call.future.set_exception(DiskHangs(f"the disk did not answer the thread {self._name}"))
+                call.future.set_exception(Unanswered(f"a call in the thread {self._name} did not return"))
 
     def _work(self) -> None:
         while (call := self._next()) is not None:

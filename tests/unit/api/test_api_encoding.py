@@ -31,6 +31,7 @@ def raw_deflate(data: bytes) -> bytes:
         ("deflate", zlib.compress(PLAIN)),
         ("deflate", raw_deflate(PLAIN)),
     ],
+    ids=["none", "identity", "gzip", "x-gzip", "zlib", "raw-deflate"],
 )
 def test_a_body_is_read_as_it_was_before_it_was_encoded(encoding: str, data: bytes) -> None:
     assert decoded(data, encoding, most=len(PLAIN)) == PLAIN
@@ -44,7 +45,11 @@ def test_an_encoding_that_is_not_known_is_refused_with_those_that_are(encoding: 
     assert caught.value.headers == {"Accept-Encoding": "gzip, deflate"}
 
 
-@pytest.mark.parametrize("data", [b"", b"no gzip", gzip.compress(PLAIN)[:-9], gzip.compress(PLAIN) + b"more"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no gzip", gzip.compress(PLAIN)[:-9], gzip.compress(PLAIN) + b"more"],
+    ids=["empty", "something-else", "cut", "more-behind-it"],
+)
 def test_what_is_not_in_its_encoding_is_a_bad_request(data: bytes) -> None:
     with pytest.raises(ApiError, match="The body cannot be read") as caught:
         decoded(data, "gzip", most=1000)

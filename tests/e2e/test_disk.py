@@ -194,7 +194,7 @@ def test_what_is_not_to_be_stored_is_not(start, tmp_path):
     assert answer.status_code == 200
     time.sleep(6)  # what an idle slot holds is saved after five seconds
     daemon.chat("Something else, which takes the slot")
-    assert metric(daemon, "lcpd_cache_bytes", kind="segment") == 0
+    assert metric(daemon, "lcpd_cache_bytes", tier="ram", kind="segment") == 0
     assert report(daemon.chat(text_of(600)))["hit"] == 0
     assert daemon.stop() == 0
     second = start()

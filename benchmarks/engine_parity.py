@@ -191,13 +191,13 @@ def _pair(
     lcpd: Server, peer: Server, words: random.Random, options: argparse.Namespace, streams: int, lcpd_first: bool
 ) -> Pair:
     """The same fresh prompts on either server, one server after the other."""
-    bodies = [chat_body(_prompt(words, options.prompt_tokens), options.gen_tokens) for _ in range(streams)]
+    bodies = [chat_body(prompt(words, options.prompt_tokens), options.gen_tokens) for _ in range(streams)]
     before = usage([lcpd, peer])
     rates = {server.name: measure(server.port, bodies) for server in ((lcpd, peer) if lcpd_first else (peer, lcpd))}
     return Pair(rates[lcpd.name], rates[peer.name], others_share(before, usage([lcpd, peer])))
 
 
-def _prompt(words: random.Random, count: int) -> str:
+def prompt(words: random.Random, count: int) -> str:
     """Words in random order: two prompts share no prefix beyond the template's head, so nothing else is reused."""
     return " ".join(words.choices(WORDS, k=count))
 

@@ -95,7 +95,7 @@ def test_a_model_file_that_cannot_be_loaded_is_named_by_health(start_daemon, tmp
     from lcpd.paths import demo_model
 
     broken = tmp_path / "broken.gguf"
-    broken.write_bytes(demo_model().read_bytes()[:4_000_000])
+    broken.write_bytes(demo_model().read_bytes().replace(b"qwen35", b"qwen99"))  # an architecture that is none
     daemon = start_daemon("--model", str(broken), wait="failed")
     assert "broken.gguf" in daemon.health()["reason"]
 

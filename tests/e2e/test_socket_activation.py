@@ -83,8 +83,10 @@ def test_it_is_told_how_loading_goes_then_that_a_token_can_be_generated_then_tha
 
 
 def test_a_model_that_cannot_be_loaded_is_never_ready_but_answers_who_waited(manager, listening, tmp_path):
+    from lcpd.paths import demo_model
+
     model = tmp_path / "broken.gguf"
-    model.write_text("no model")
+    model.write_bytes(demo_model().read_bytes().replace(b"qwen35", b"qwen99"))  # an architecture that is none
     with ThreadPoolExecutor() as threads:
         answer = threads.submit(httpx.post, url(listening), json=body(), timeout=120)
         with socket.create_connection(listening.getsockname()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from benchmarks.harm.load import Ask, Said, ask
 
 from fakes.worker import Fault
-from lcpd.engine.supervisor import WorkerSettings
 from unit.api.conftest import MakeClient
 
 pytestmark = pytest.mark.faults
@@ -29,13 +27,12 @@ async def ask_all(url: str, prompts: Sequence[list[int]]) -> list[Said]:
 
 
 @pytest.fixture
-def start(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[str]]:
+def start(make_client: MakeClient) -> Callable[..., Awaitable[str]]:
     """Start a daemon whose worker follows a script, and give its URL."""
-    monkeypatch.setattr("fakes.daemon.WorkerSettings", partial(WorkerSettings, heartbeat_timeout=1.0))
 
     async def start(fault: Fault | None = None, **script: object) -> str:
         script = {"faults": [fault] if fault else [], "decode_seconds": 0.002, **script}
-        client = await make_client(script, model__slots=4, engine__crash_limit=50)
+        client = await make_client(script, model__slots=4, engine__crash_limit=50, engine__heartbeat_timeout=1.0)
         return str(client.make_url("")).rstrip("/")
 
     return start

@@ -12,7 +12,8 @@ from lcpd.planning.compute import estimate
 from lcpd.planning.context import Wanted, resolve
 from lcpd.planning.dry_run import DryRunFailed, Request, Run, ask
 from lcpd.planning.kv import caches
-from lcpd.planning.loglines import MIB, Logged
+from lcpd.planning.loglines import Logged
+from lcpd.planning.plan import MIB
 from lcpd.planning.recurrent import state
 from model_shapes import NAMES, shape, write
 

@@ -24,8 +24,8 @@ from lcpd.planning.context import Wanted, resolve
 from lcpd.planning.dry_run import Request, Run, ask
 from lcpd.planning.exported import checkpoint_bytes, segment_bytes
 from lcpd.planning.kv import types_that_work
-from lcpd.planning.loglines import MIB, Logged
-from lcpd.planning.plan import Machine, MemoryPlan, make
+from lcpd.planning.loglines import Logged
+from lcpd.planning.plan import MIB, Machine, MemoryPlan, make
 from support import model_path
 
 if TYPE_CHECKING:

@@ -128,6 +128,18 @@ async def follow(generation: Generation, stop: Callable[[Event], bool] = lambda 
         generation.close()
 
 
+def generated(count: int) -> Callable[[Event], bool]:
+    """Whether so many tokens have come."""
+    seen = 0
+
+    def enough(event: Event) -> bool:
+        nonlocal seen
+        seen += len(event.tokens) if isinstance(event, Text) else 0
+        return seen >= count
+
+    return enough
+
+
 def prefilled(least: int) -> Callable[[Event], bool]:
     """Whether so many of the prompt's tokens are computed."""
     return lambda event: isinstance(event, Progress | Begun) and getattr(event, "done", 0) >= least

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from e2e_parts import Parts, Reply, follow, gather, prefilled, running_parts
+from e2e_parts import Parts, Reply, follow, gather, generated, prefilled, running_parts
 
 from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import State
-from lcpd.scheduler.generation import Event, Quarantined, Text
+from lcpd.scheduler.generation import Event, Quarantined
 
 pytestmark = pytest.mark.native
 KINDS = ["hybrid", "attention"]
@@ -42,18 +42,6 @@ def kill(parts: Parts, number: int = signal.SIGKILL) -> None:
 async def undisturbed(kind: str, prompts: list[list[int]]) -> list[Reply]:
     async with running_parts(kind, **SETTINGS) as parts:
         return [await parts.run(tokens, LENGTH) for tokens in prompts]
-
-
-def generated(count: int) -> Callable[[Event], bool]:
-    """Whether so many tokens have come."""
-    seen = 0
-
-    def enough(event: Event) -> bool:
-        nonlocal seen
-        seen += len(event.tokens) if isinstance(event, Text) else 0
-        return seen >= count
-
-    return enough
 
 
 async def disturbed(

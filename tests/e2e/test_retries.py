@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from e2e_parts import Parts, Reply, follow, prefilled, running_parts
+from e2e_parts import Parts, Reply, follow, generated, prefilled, running_parts
 
 from lcpd.engine import protocol as p
-from lcpd.scheduler.generation import Event, Generation, Prompt, Text
+from lcpd.scheduler.generation import Event, Generation, Prompt
 from support import text_of
 
 pytestmark = pytest.mark.native
@@ -36,18 +36,6 @@ def ids(length: int, seed: int = 1) -> list[int]:
 
 def submit(parts: Parts, tokens: list[int], fields: dict[str, Any]) -> Generation:
     return parts.dispatcher.submit(Prompt(np.array(tokens, np.int32), (), json.dumps(fields).encode(), LENGTH))
-
-
-def generated(count: int) -> Callable[[Event], bool]:
-    """Whether so many tokens have come."""
-    seen = 0
-
-    def enough(event: Event) -> bool:
-        nonlocal seen
-        seen += len(event.tokens) if isinstance(event, Text) else 0
-        return seen >= count
-
-    return enough
 
 
 async def tried_twice(

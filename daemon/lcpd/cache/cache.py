@@ -280,7 +280,7 @@ class PromptCache:
         match = self._trie.match(tokens)
         if match.length >= TRIVIAL and self._holdings.ages is not None:
             self._holdings.ages.used_again(self._clock() - match.nodes[-1].last_used)
-        self._mark_used(tokens, 1)
+        self._mark_used(match, 1)
         if self.observer is not None:
             self.observer.used(tokens)
 
@@ -346,7 +346,7 @@ class PromptCache:
             node.checkpoint = self._store.keep(extent, piece, "checkpoint")
         else:
             self._store.give_back(extent)
-        self._mark_used(tokens, 0)
+        self._mark_used(self._trie.match(tokens), 0)
         if new and self.observer is not None:
             self.observer.kept(tokens)
 
@@ -383,7 +383,7 @@ class PromptCache:
             else:
                 last = self._holdings.add_segment(tokens[: cut.end], cut.begin, payload)
         end = last.end if last is not None else 0
-        self._mark_used(tokens[:end], 0)
+        self._mark_used(self._trie.match(tokens[:end]), 0)
         self._holdings.tidy()
         if end and self.observer is not None:
             self.observer.kept(tokens[:end])
@@ -508,7 +508,7 @@ class PromptCache:
         eviction = self._holdings.eviction()
         cuts: list[Cut] = []
         begin = reach(chain)
-        with self._store.pinned(anchor):  # or it might go for the room of what goes on from it
+        with self._store.pinned(anchor):
             for end in self._cut_ends(tokens, begin):
                 extent = self._holdings.make_room(fixed + per_token * (end - begin), anchor, eviction)
                 if extent is None:
@@ -530,9 +530,9 @@ class PromptCache:
                 begin = stop
         return ends
 
-    def _mark_used(self, tokens: Tokens, hits: int) -> None:
+    def _mark_used(self, match: Match[Payload], hits: int) -> None:
         now = self._clock()
-        for node in self._trie.match(tokens).nodes:
+        for node in match.nodes:
             node.last_used = now
             node.hits += hits
 

@@ -68,6 +68,7 @@ class Service:
         self._replays = Replays()
         self._bound = bound_of(self._model)
         self._gap_marks = gap_marks(self._model)
+        self._rank_layout = rank_layout(self._model)
 
     def opened(self, call: int) -> p.Opened:
         """The answer to Open."""
@@ -107,7 +108,7 @@ class Service:
                 spans = [p.Span("system", 0, len(files)), p.Span("user", len(files), len(code))]
                 return self._rendered(call.call, files + code, msgspec.json.decode(call.body), spans)
             case p.Pair():
-                tokens = pair(call.query, call.document, *rank_layout(self._model), self._plain)
+                tokens = pair(call.query, call.document, *self._rank_layout, self._plain)
                 return p.Tokenized(call.call, pack(np.array(tokens, np.int32)))
             case p.Tokenize():
                 return p.Tokenized(call.call, pack(self._mixed(call.text, call.add_special, call.parse_special)))

@@ -48,6 +48,7 @@ from lcpd.scheduler.generation import EngineFailed, Generation, Prompt, QueueFul
 from lcpd.scheduler.keeper import Keeper
 from lcpd.scheduler.news import News
 from lcpd.scheduler.policy import Policy
+from lcpd.scheduler.recovery import first_line
 from lcpd.scheduler.report import CacheReport
 from lcpd.scheduler.request import Request
 from lcpd.scheduler.retries import Retries
@@ -248,13 +249,13 @@ class Dispatcher:
         state.up, state.starved = False, 0
         state.keeper.lost({slot.seq: slot.tokens for slot in state.table if len(slot.tokens)})
         state.table.reset()
-        self._aftermath.settle(_first_line(reason), cause, self._clock.now())
+        self._aftermath.settle(first_line(reason), cause, self._clock.now())
         self._pump()
 
     def on_failed(self, reason: str) -> None:
         """The engine will not come back."""
         self._state.up = False
-        self._failed = _first_line(reason)
+        self._failed = first_line(reason)
         error = EngineFailed(self._failed)
         for request in self._state.requests.values():
             self._tally.over(request, "engine-failed", self._clock.now())
@@ -264,7 +265,3 @@ class Dispatcher:
         if not self._info.done():
             self._info.set_exception(error)
             self._info.exception()  # whoever asks gets it; nobody has to
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]

@@ -32,7 +32,7 @@ from lcpd.engine import protocol as p
 from lcpd.engine.supervisor import SLEEP, NotReadyError
 from lcpd.metrics import Metrics
 from lcpd.scheduler.generation import EngineFailed, Priority, Quarantined, QueueFull, QueueTimedOut
-from lcpd.scheduler.recovery import FAULTS, KILLED, KILLS
+from lcpd.scheduler.recovery import FAULTS, KILLED, KILLS, first_line
 from lcpd.scheduler.slots import Tokens
 
 Vector = npt.NDArray[np.float32]
@@ -206,13 +206,13 @@ class Embeddings:
             request.sent = False
             if request.faults >= FAULTS or request.kills >= KILLS:
                 deaths = request.faults + request.kills
-                self._end(request, Quarantined(f"these texts crashed the engine {deaths} times: {_first_line(reason)}"))
+                self._end(request, Quarantined(f"these texts crashed the engine {deaths} times: {first_line(reason)}"))
         if self._requests and cause == SLEEP:
             self._on_work()
 
     def on_failed(self, reason: str) -> None:
         """The engine will not come back."""
-        self._up, self._failed = False, _first_line(reason)
+        self._up, self._failed = False, first_line(reason)
         for request in self._requests.values():
             self._end(request, EngineFailed(self._failed))
 
@@ -220,7 +220,3 @@ class Embeddings:
         if not request.done.done():
             request.done.set_exception(error)
         request.begun.set()
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]

@@ -83,6 +83,11 @@ def after_progress(record: Record, reached: int) -> Record:
     return CLEAN if record.suspect and reached > record.stood else record
 
 
+def first_line(reason: str) -> str:
+    """Why the engine is down, without the end of its log."""
+    return reason.partition("\n")[0]
+
+
 def fingerprint(prompt: Prompt) -> str:
     """What a prompt is known by when it is sent again: its tokens and its fields for the sampler."""
     digest = hashlib.blake2b(prompt.sampling, digest_size=16)

@@ -126,6 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, default=free_cores(), metavar="N")
     parser.add_argument("--flash-attn", choices=["on", "off"], default="off")
+    parser.add_argument(
+        "--max-stall",
+        type=float,
+        metavar="MS",
+        help="lcpd's scheduler.max_stall_ms; llama-server bounds no gap, so a large one makes them equal in that too",
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the prompts")
     parser.add_argument(
         "--patience", type=float, default=300, metavar="SECONDS", help="to wait for a quiet machine, for each N"
@@ -161,6 +167,7 @@ def measure_pairs(options: argparse.Namespace, streams: int, console: Console) -
         ubatch=512,
         flash_attn=options.flash_attn,
         slots=streams,
+        environment={} if options.max_stall is None else {"LCPD_SCHEDULER__MAX_STALL_MS": f"{options.max_stall:g}"},
     )
     words = random.Random(options.seed)
     pairs: list[Pair] = []

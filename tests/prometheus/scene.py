@@ -25,6 +25,7 @@ Json = dict[str, Any]
 
 KEYS = {"ann": "key-of-ann", "ci": "key-of-ci", "prometheus": "key-of-prometheus"}
 """Names of API keys, and the keys."""
+_ADMIN = "key-of-the-admin"
 _LIMITS = {"ci": "priority=background rate=40/m"}
 _AGENTS = {"claude-code": "claude-cli/2.0.1", "opencode": "opencode/1.0", "openai-sdk": "OpenAI/Python 3.0"}
 """Programs, and what they call themselves."""
@@ -38,6 +39,7 @@ def settings(folder: Path, write_budget: str = "16MiB") -> dict[str, str]:
     """The environment of a daemon for which things get tight: little memory and disk, a short queue, no patience."""
     return {
         "LCPD_API_KEYS": "".join(f"{name} {key} {_LIMITS.get(name, '')}\n" for name, key in KEYS.items()),
+        "LCPD_ADMIN_KEYS": f"admin {_ADMIN}\n",
         "LCPD_MODEL__SLOTS": "2",
         "LCPD_MODEL__CTX": "8192",
         "LCPD_SERVER__QUEUE_SIZE": "6",
@@ -114,6 +116,15 @@ class Scene:
         """As a date in the system text does."""
         for day in ("Monday", "Tuesday"):
             await self.conversation(head=f"Today is {day}. " + _HEAD).turn(tokens=4)
+
+    async def forget(self) -> None:
+        """An admin has all prompts removed, once there are some on the disk."""
+        headers = {"Authorization": f"Bearer {_ADMIN}"}
+        deadline = time.monotonic() + _WITHIN
+        while not (await self._client.get(f"{self._daemon.url}/cache", headers=headers)).json()["disk"]["files"]:
+            assert time.monotonic() < deadline, "nothing came to the disk"
+            await asyncio.sleep(0.1)
+        (await self._client.post(f"{self._daemon.url}/cache/purge", headers=headers)).raise_for_status()
 
     async def leave(self) -> None:
         """Clients that do not wait for the end, and one that does not wait for the beginning."""
@@ -199,7 +210,7 @@ async def everything(daemon: Daemon) -> None:
     """All of it once, in an order in which each shows."""
     async with scene_of(daemon) as scene:
         for act in (
-            *(scene.work, scene.change_the_head, scene.wander, scene.leave, scene.rush, scene.kill),
+            *(scene.work, scene.forget, scene.change_the_head, scene.wander, scene.leave, scene.rush, scene.kill),
             *(scene.work, scene.damage_memory, scene.crash_for_one_request, scene.err),
         ):
             await act()

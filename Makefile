@@ -47,10 +47,13 @@ demo: build
 test: peer models
 	@echo "== fast tests, on two cores"
 	@$(BIN)/pytest tests/unit -n 2
+	@echo "== the whole API over a scripted engine"
+	@$(BIN)/pytest tests/api -n 2
 	@echo "== tests with real models, two files at once"
-	@$(BIN)/pytest --ignore tests/unit -n 2 --dist loadfile
+	@$(BIN)/pytest --ignore tests/unit --ignore tests/api -n 2 --dist loadfile
 
-# No compiled code and no model: under a minute.  With LCPD_EXAMPLES=20 property tests look twenty times as long.
+# No compiled code and no model: under a minute.  (tests/api needs neither, but starts two processes for each test.)
+# With LCPD_EXAMPLES=20 property tests look twenty times as long.
 test-fast: $(STAMP)
 	@$(BIN)/pytest tests/unit -n 2
 

@@ -12,8 +12,9 @@ from clients_run import RUN_WITHIN, connect, run_client
 from clients_table import HEADLESS, Headless
 from clients_traffic import Asked, Traffic
 
-# The sum is in a prompt only when the command has really run.
-ECHO = "echo lcpd-$((40 + 2))"
+# The sum is in a prompt only when the command has really run.  On a busy machine Qwen Code 0.24.4 loses what a command
+# printed that ends at once.
+ECHO = "echo lcpd-$((40 + 2)); sleep 1"
 
 
 class Client:

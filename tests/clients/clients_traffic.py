@@ -55,3 +55,12 @@ class Traffic:
             if report is not None and mark in text:
                 found.append(Asked(text, len(prompt.tokens), report.begin))
         return found
+
+
+def exactly(count: int, prompts: list[Asked]) -> list[Asked]:
+    """So many prompts, or an AssertionError that tells what each of them begins and ends with."""
+    ends = "\n".join(
+        f"{one.tokens} tokens, {one.reused} reused: {one.text[:200]!r} ... {one.text[-300:]!r}" for one in prompts
+    )
+    assert len(prompts) == count, f"{len(prompts)} prompts instead of {count}:\n{ends}"
+    return prompts

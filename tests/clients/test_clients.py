@@ -7,7 +7,7 @@ import json
 import pytest
 from clients_client import ECHO, each
 from clients_table import BUT_CODEX, WITH_TOOLS
-from clients_traffic import Traffic
+from clients_traffic import Traffic, exactly
 
 pytestmark = pytest.mark.clients
 PREFILL = 8.0
@@ -30,7 +30,7 @@ async def test_a_tool_runs_and_every_prompt_goes_on_from_all_of_the_one_before(s
     traffic = Traffic(daemon, monkeypatch)
     await client.connect(str(daemon.make_url("")))
     assert "It printed the sum." in await client.ask("Print the sum")
-    asked, called = client.conversation(traffic)
+    asked, called = exactly(2, client.conversation(traffic))
     # The last token is always computed.
     assert called.reused >= asked.tokens - 1
     if not client.facts.again:
@@ -50,7 +50,7 @@ async def test_it_waits_for_a_prefill_of_several_times_its_patience(start_script
     traffic = Traffic(daemon, monkeypatch)
     assert "At last." in await client.ask("Are you there?")
     # A client that hangs up and asks once more would find what was computed, and answer too.
-    assert len(client.conversation(traffic)) == 1
+    exactly(1, client.conversation(traffic))
 
 
 @each(["claude-code"])
@@ -60,7 +60,7 @@ async def test_a_second_session_reuses_the_whole_head(start_scripted, monkeypatc
     await client.connect(str(daemon.make_url("")))
     await client.ask("Are you there?")
     await client.ask("Is anybody here?")
-    first, second = client.conversation(traffic)
+    first, second = exactly(2, client.conversation(traffic))
     assert second.reused >= len(first.text.partition("Are you there?")[0].encode())
 
 
@@ -75,7 +75,7 @@ async def test_so_does_one_with_the_settings_that_it_comes_with(start_scripted, 
     settings.write_text(json.dumps({"env": address}))
     await client.ask("Are you there?")
     await client.ask("Is anybody here?")
-    first, second = client.conversation(traffic)
+    first, second = exactly(2, client.conversation(traffic))
     assert second.reused >= len(first.text.partition("Are you there?")[0].encode())
 
 

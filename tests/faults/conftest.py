@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from api.conftest import make_client
 from faults.corruption import strangers
 from oracle.process import Oracle
 from support import model_path
-from unit.api.conftest import make_client
 
 __all__ = ["make_client"]
 SEED = int(os.environ.get("LCPD_FAULTS_SEED", "1"))

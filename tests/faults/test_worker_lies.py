@@ -11,8 +11,8 @@ import httpx
 import pytest
 from benchmarks.harm.load import Ask, Said, ask
 
+from api.conftest import MakeClient
 from fakes.worker import Fault
-from unit.api.conftest import MakeClient
 
 pytestmark = pytest.mark.faults
 PROMPTS = [[*b"what the fake worker says depends on every token of this: ", 65 + number] for number in range(4)]

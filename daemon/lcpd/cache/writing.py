@@ -19,6 +19,7 @@ from lcpd.cache.record import Record, encode
 from lcpd.cache.shelf import Shelf, to_the_end
 from lcpd.cache.space import Space
 from lcpd.cache.store import StoreError
+from lcpd.config.sizes import readable_size
 from lcpd.daemon_thread import DaemonThread
 from lcpd.engine.protocol import Tokens, pack
 
@@ -221,11 +222,7 @@ class Writer:
             self._shelf.counts.skipped["floor"] += 1
             raise StoreError(
                 "full",
-                f"the file system has {_mib(free)} left, where {_mib(length)} are to be written and"
-                f" {_mib(self._limits.floor)} are to stay free (cache.disk_floor)",
+                f"the file system has {readable_size(free)} left, where {readable_size(length)} are to be written and"
+                f" {readable_size(self._limits.floor)} are to stay free (cache.disk_floor)",
             )
         return True
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.4g} MiB"

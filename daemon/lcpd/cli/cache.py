@@ -15,6 +15,7 @@ from rich.tree import Tree
 
 from lcpd.cli.remote import Daemon, daemon_flags
 from lcpd.cli.slots import age
+from lcpd.config.sizes import readable_size
 
 Json = dict[str, Any]
 _NOT_LOST = ("new", "last token")
@@ -79,9 +80,9 @@ def purge(daemon: Daemon, yes: bool) -> None:
     if not yes:
         click.confirm(f"Remove everything that the daemon at {daemon.address} has cached?", abort=True)
     purged = daemon.post("/cache/purge", {}, "purged")["purged"]
-    click.echo(f"RAM: {_size(purged['ram']['bytes'])} removed")
+    click.echo(f"RAM: {readable_size(purged['ram']['bytes'])} removed")
     if "disk" in purged:
-        click.echo(f"disk: {purged['disk']['files']:,} files ({_size(purged['disk']['bytes'])}) removed")
+        click.echo(f"disk: {purged['disk']['files']:,} files ({readable_size(purged['disk']['bytes'])}) removed")
     click.echo(f"stored responses: {purged['responses']['count']:,} removed")
 
 
@@ -121,15 +122,16 @@ def tree(view: Json) -> Group:
 def _totals(ram: Json) -> str:
     share = 100 * ram["used"] / ram["size"] if ram["size"] else 0
     return (
-        f"RAM: {_size(ram['used'])} of {_size(ram['size'])} used ({share:.0f} %):"
-        f" {ram['tokens']:,} tokens in {ram['segments']:,} segments ({_size(ram['segment_bytes'])}),"
-        f" {ram['checkpoints']:,} checkpoints ({_size(ram['checkpoint_bytes'])})"
+        f"RAM: {readable_size(ram['used'])} of {readable_size(ram['size'])} used ({share:.0f} %):"
+        f" {ram['tokens']:,} tokens in {ram['segments']:,} segments ({readable_size(ram['segment_bytes'])}),"
+        f" {ram['checkpoints']:,} checkpoints ({readable_size(ram['checkpoint_bytes'])})"
     )
 
 
 def _on_disk(disk: Json) -> str:
     share = 100 * disk["used"] / disk["size"]
-    line = f"disk: {_size(disk['used'])} of {_size(disk['size'])} used ({share:.0f} %) in {disk['files']:,} files"
+    used = f"{readable_size(disk['used'])} of {readable_size(disk['size'])} used ({share:.0f} %)"
+    line = f"disk: {used} in {disk['files']:,} files"
     if disk["queue"]:
         line += f", {disk['queue']:,} conversations wait to be written"
     return line + (f"; {disk['state']}: {disk['reason']}" if disk["reason"] else "")
@@ -140,7 +142,7 @@ def _branch(branch: Json) -> str:
     tiers = [f"{tier} {branch[tier]:,}" for tier in ("vram", "ram") if branch[tier]]
     parts.append(", ".join(tiers) or "forgotten")
     if branch["bytes"]:
-        parts.append(_size(branch["bytes"]))
+        parts.append(readable_size(branch["bytes"]))
     if branch["checkpoints"]:
         parts.append(f"checkpoints {len(branch['checkpoints'])}")
     if branch["hits"]:
@@ -200,11 +202,3 @@ def _why(part: Json) -> str:
 def quoted(text: str) -> str:
     """A text on one line."""
     return msgspec.json.encode(text).decode()
-
-
-def _size(count: int) -> str:
-    """Bytes in the largest unit that fits."""
-    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

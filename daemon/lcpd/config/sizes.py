@@ -59,6 +59,15 @@ def format_size(size: int) -> str:
     return min(exact, key=lambda text: (len(text.rstrip("iBKMGT")), "i" not in text))
 
 
+def readable_size(size: float) -> str:
+    """An amount rounded to what a reader needs, in the unit that fits: ``149.6 MiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.2f} GiB"
+
+
 Size = Annotated[
     int,
     BeforeValidator(parse_size),

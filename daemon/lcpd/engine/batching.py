@@ -5,7 +5,7 @@ its own, so that where a sequence's batches are cut depends on itself and the bu
 
     the step's budget        is                                                   a chunk that is cut short
     -----------------        --                                                   -------------------------
-    replies are running      what fits max_stall beside the decode call           is a multiple of the unit, 16
+    replies are running      what fits max_stall beside the decode call           is a multiple of the unit, 8
     none is running          n_batch, or less on machines that need too long      is a multiple of the unit, n_ubatch
                              for it
     cuts change logits       as above, but at least one unit                      ends at a multiple of the unit,
@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-UNIT = 16
-"""Tokens.  Chunks are multiples of it beside running replies, and a shorter chunk is charged as much."""
+UNIT = 8
+"""Tokens.  Chunks are multiples of it beside running replies, and a shorter chunk is charged as much.  One is always done:
+on two busy cores with 8,000 tokens in the KV cache 16 took longer than max_stall (benchmarks/stall.py)."""
 
 
 @dataclass(frozen=True)

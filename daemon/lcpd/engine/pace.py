@@ -16,6 +16,8 @@ TARGET_SECONDS = 5.0
 MARGIN = 0.8
 """Share of what is left of `max_stall` that is planned: speed falls as a prompt grows, and varies.
 With 0.95 the 99th percentile of the gaps was a fifth above `max_stall` (benchmarks/stall.py)."""
+_TELLING = 16
+"""Tokens.  What a call costs beside them hides the speed of shorter batches."""
 _RECENT = 0.5
 """Weight of the newest measurement."""
 
@@ -48,7 +50,7 @@ class Pace:
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """A batch has been prefilled.  Short ones say little about speed and are left out."""
-        if seconds > 0 and tokens >= min(self.n_ubatch, UNIT):
+        if seconds > 0 and tokens >= min(self.n_ubatch, _TELLING):
             measured = tokens / seconds
             self.speed = measured if self.speed is None else (1 - _RECENT) * self.speed + _RECENT * measured
 

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from lcpd.config.sizes import readable_size
 from lcpd.inspect.chat import ChatTemplate
 from lcpd.inspect.layers import Kind
 from lcpd.inspect.parts import Gguf
@@ -28,15 +29,6 @@ def shown(text: str) -> str:
     """A text from the file as it may be printed."""
     cut = text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
     return "".join(char if char.isprintable() else "�" for char in cut)
-
-
-def size(nbytes: float) -> str:
-    """An amount in the unit that fits: 149.6 MiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:,.2f} GiB"
 
 
 def rendered(report: ModelReport | ProjectorReport) -> Group:
@@ -74,7 +66,7 @@ def _model_rows(report: ModelReport) -> list[tuple[str, str]]:
     rows = [
         *_file_rows(report.file),
         ("architecture", f"{shown(shape.architecture)}, {_count(shape.weights.elements)} parameters"),
-        ("quantisation", f"{shown(quant)}, {size(shape.weights.nbytes)}, {bits:.2f} bits per weight"),
+        ("quantisation", f"{shown(quant)}, {readable_size(shape.weights.nbytes)}, {bits:.2f} bits per weight"),
         ("layers", _layers(shape)),
         ("attention", _attention(shape)),
     ]
@@ -85,7 +77,7 @@ def _model_rows(report: ModelReport) -> list[tuple[str, str]]:
         shared = f", {experts.shared} shared" if experts.shared else ""
         rows.append(("experts", f"{experts.used} of {experts.count}{shared}"))
     if shape.n_mtp:
-        mtp = size(shape.weights.nbytes_of(TensorClass.MTP))
+        mtp = readable_size(shape.weights.nbytes_of(TensorClass.MTP))
         rows.append(("mtp", f"{shape.n_mtp} layer{'s' * (shape.n_mtp > 1)} for multi-token prediction, {mtp}"))
     if shape.unmodelled:
         rows.append(("beware", f"a context keeps {shape.unmodelled}, which is not counted here"))
@@ -100,9 +92,9 @@ def _model_rows(report: ModelReport) -> list[tuple[str, str]]:
 
 
 def _file_rows(file: Gguf) -> list[tuple[str, str]]:
-    rows = [("file", f"{shown(str(file.path))}, {size(file.nbytes)}, GGUF {file.version}")]
+    rows = [("file", f"{shown(str(file.path))}, {readable_size(file.nbytes)}, GGUF {file.version}")]
     if len(file.parts) > 1:
-        rows.append(("parts", f"{len(file.parts)}: {', '.join(size(part.nbytes) for part in file.parts)}"))
+        rows.append(("parts", f"{len(file.parts)}: {', '.join(readable_size(part.nbytes) for part in file.parts)}"))
     return rows
 
 
@@ -146,7 +138,7 @@ def _attention(shape: ModelShape) -> str:
         f"{n_head} heads, {n_kv} for K and V, of {k if k == v else f'{k} and {v}'}" for n_head, n_kv, k, v in shapes[:3]
     )
     kept = [
-        f"{size(kv_bytes(shape, kept))} in {len(kept)} {what}"
+        f"{readable_size(kv_bytes(shape, kept))} in {len(kept)} {what}"
         for kept, what in ((shape.attention_layers, "layers"), (shape.window_layers, "windows"))
         if kept
     ]
@@ -161,7 +153,7 @@ def _recurrent(shape: ModelShape) -> str:
         parts.append(f"convolution {state.d_conv} over {state.conv_channels:,}")
     if state.d_state and state.d_inner:
         parts.append(f"state {state.d_state} x {state.d_inner:,}, {state.dt_rank} heads, {state.n_group} groups")
-    parts.append(f"{size(shape.r_bytes + shape.s_bytes)} a sequence in {len(shape.recurrent_layers)} layers")
+    parts.append(f"{readable_size(shape.r_bytes + shape.s_bytes)} a sequence in {len(shape.recurrent_layers)} layers")
     return ", ".join(parts)
 
 
@@ -239,9 +231,9 @@ def _weights(weights: Weights) -> Table:
             for share in shares
         )
         bits = f"{weights.bits_per_weight_of(cls):.2f}"
-        table.add_row(str(cls), _count(weights.elements_of(cls)), size(total), bits, mix)
+        table.add_row(str(cls), _count(weights.elements_of(cls)), readable_size(total), bits, mix)
     table.add_section()
-    table.add_row("all", _count(weights.elements), size(weights.nbytes), f"{weights.bits_per_weight:.2f}", "")
+    table.add_row("all", _count(weights.elements), readable_size(weights.nbytes), f"{weights.bits_per_weight:.2f}", "")
     return table
 
 

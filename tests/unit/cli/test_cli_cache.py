@@ -81,7 +81,7 @@ def server() -> Iterator[Server]:
 def test_the_tree_shows_sizes_tiers_and_use(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cache", "--url", server.url]) == 0
     out = capsys.readouterr().out
-    assert "RAM: 1.0 GiB of 8.0 GiB used (12 %): 20,000 tokens in 3 segments (900.0 MiB)" in out
+    assert "RAM: 1.00 GiB of 8.00 GiB used (12 %): 20,000 tokens in 3 segments (900.0 MiB)" in out
     assert (
         "0 + 12,000 tokens · vram 11,000, ram 12,000 · 1.0 MiB · checkpoints 1 · hits 7 · 1.2 min ago · pinned" in out
     )
@@ -175,8 +175,8 @@ def test_a_purge_says_what_went(server: Server, capsys: pytest.CaptureFixture[st
     assert run(["cache", "--url", server.url, "purge", "--yes"]) == 0
     assert server.asked == [("POST", "/cache/purge", {}, None)]
     out = capsys.readouterr().out
-    assert "RAM: 1.0 GiB removed" in out
-    assert "disk: 1,200 files (2.0 GiB) removed" in out
+    assert "RAM: 1.00 GiB removed" in out
+    assert "disk: 1,200 files (2.00 GiB) removed" in out
     assert "stored responses: 3 removed" in out
 
 
@@ -190,7 +190,7 @@ def test_the_disk_is_shown_with_what_is_wrong_with_it(server: Server, capsys: py
     server.answers["/cache"] = {**VIEW, "disk": disk}
     assert run(["cache", "--url", server.url]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "disk: 1.0 GiB of 2.0 GiB used (50 %) in 1,200 files, 3 conversations wait to be written" in out
+    assert "disk: 1.00 GiB of 2.00 GiB used (50 %) in 1,200 files, 3 conversations wait to be written" in out
     assert "degraded: full: no space" in out
 
 

@@ -25,7 +25,7 @@ def test_a_chunk_ends_exactly_at_the_cut():
 
 def test_short_prompts_share_a_step_and_each_costs_a_unit_at_least():
     waiting = [Prefill(r, 0, r, 0, 5) for r in range(9)]
-    budget = Budget(items=100, n_batch=2048, unit=16)
+    budget = Budget(items=50, n_batch=2048, unit=8)
     assert [c.request for c in plan(waiting, budget)] == [0, 1, 2, 3, 4, 5]
 
 

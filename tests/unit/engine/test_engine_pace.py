@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lcpd.engine.batching import Budget, Prefill, plan
+from lcpd.engine.batching import UNIT, Budget, Prefill, plan
 from lcpd.engine.pace import TARGET_SECONDS, Pace
 
 
@@ -16,7 +16,7 @@ def pace(**changes) -> Pace:
 
 def test_the_first_batch_is_small_because_nothing_is_known():
     assert pace().budget(replies_run=False) == Budget(512, 2048, 512)
-    assert pace().budget(replies_run=True) == Budget(16, 2048, 16)
+    assert pace().budget(replies_run=True) == Budget(8, 2048, 8)
 
 
 @pytest.mark.parametrize(("speed", "tokens"), [(10_000, 2048), (300, 1500), (100, 512), (1, 512)])
@@ -27,9 +27,7 @@ def test_alone_a_batch_takes_at_most_about_the_target_time(speed, tokens):
     assert tokens == 512 or tokens / speed <= TARGET_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("speed", "decode", "tokens"), [(1000, 0.1, 80), (1000, 0.0, 160), (1000, 0.3, 16), (10, 0, 16)]
-)
+@pytest.mark.parametrize(("speed", "decode", "tokens"), [(1000, 0.1, 80), (1000, 0.0, 160), (1000, 0.3, 8), (10, 0, 8)])
 def test_beside_replies_the_step_fits_max_stall_together_with_their_batch(speed, decode, tokens):
     p = pace(speed=float(speed), decode_seconds=decode)
     assert p.budget(replies_run=True).items == tokens
@@ -65,4 +63,4 @@ def test_a_step_beside_replies_takes_no_longer_than_max_stall_or_one_unit(speed,
         [Prefill(i, 0, i, begin, begin + size) for i, (begin, size) in enumerate(prompts)], p.budget(replies_run=True)
     )
     seconds = sum(c.end - c.begin for c in chunks) / speed
-    assert seconds <= max(max_stall - decode, 16 / speed) + 1e-9
+    assert seconds <= max(max_stall - decode, UNIT / speed) + 1e-9

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 UNIT = 8
-"""Tokens.  Chunks are multiples of it beside running replies, and a shorter chunk is charged as much.  One is always done:
-on two busy cores with 8,000 tokens in the KV cache 16 took longer than max_stall (benchmarks/stall.py)."""
+"""Tokens.  Chunks are multiples of it beside running replies, and a shorter chunk is charged as much.  One is always
+done: on two busy cores with 8,000 tokens in the KV cache 16 took longer than max_stall (benchmarks/stall.py)."""
 
 
 @dataclass(frozen=True)

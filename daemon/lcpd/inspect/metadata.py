@@ -18,6 +18,10 @@ class ShapeError(ValueError):
     """A header that can be read but describes no model; the message names the key and the remedy."""
 
 
+class NotAModel(ShapeError):
+    """The header of something that belongs to a model: a projector, an adapter, an importance matrix."""
+
+
 @dataclass(frozen=True)
 class Metadata:
     """The key-value part of a header.  A name that begins with `%.` begins with the architecture in the file.

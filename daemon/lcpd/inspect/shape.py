@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lcpd.inspect.header import Tensor, Value
 from lcpd.inspect.layers import Kind, Layer, stack_of
-from lcpd.inspect.metadata import Metadata, ShapeError
+from lcpd.inspect.metadata import Metadata, NotAModel, ShapeError
 from lcpd.inspect.recurrent import Recurrent
 from lcpd.inspect.weights import LayerBytes, Share, TensorClass, Weights, weights_of
 
@@ -141,12 +141,12 @@ class ModelShape:
 
 
 def shape_of(metadata: Mapping[str, Value], tensors: Sequence[Tensor]) -> ModelShape:
-    """The shape that a header describes.  Raises ShapeError, also for a projector (architecture `clip`)."""
+    """The shape that a header describes.  Raises ShapeError; NotAModel for a projector and the like."""
     values = Metadata(metadata)
     if values.architecture == "clip":
-        raise ShapeError("this is a projector (mmproj), not a language model; give the model it belongs to")
+        raise NotAModel("this is a projector (mmproj), not a language model; give the model it belongs to")
     if (kind := values.text("general.type")) in ("adapter", "imatrix"):
-        raise ShapeError(f"this is an {kind}, not a language model; give the model it belongs to")
+        raise NotAModel(f"this is an {kind}, not a language model; give the model it belongs to")
     stack = stack_of(values)
     by_name = {tensor.name for tensor in tensors}
     return ModelShape(

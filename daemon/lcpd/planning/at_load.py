@@ -13,6 +13,7 @@ from pathlib import Path
 from lcpd.build.record import Build
 from lcpd.config.settings import ModelSettings, Settings
 from lcpd.inspect.header import GgufError
+from lcpd.inspect.metadata import NotAModel
 from lcpd.inspect.parts import read_model
 from lcpd.inspect.shape import ModelShape, ShapeError, shape_of
 from lcpd.planning.automatic import LEAST, chooser
@@ -33,7 +34,7 @@ class DoesNotFit(Exception):
 
 
 class Unreadable(Exception):
-    """The model's file is cut off, damaged or no model at all; the message names the place in it and the remedy."""
+    """The file is cut off, damaged or no model at all; the message says where it is so, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def _shape(path: Path) -> tuple[ModelShape | None, str]:
         raise Unreadable(str(error)) from None
     try:
         shape = shape_of(gguf.metadata, gguf.tensors)
+    except NotAModel as error:
+        raise Unreadable(f"{path}: {error}") from None
     except ShapeError as error:
         return None, str(error)
     if shape.unmodelled:

@@ -26,7 +26,7 @@ from lcpd.planning.loaded import LoadedMemory
 from lcpd.planning.plan import MIB, Machine, MemoryPlan, make
 from lcpd.planning.solve import Planner
 from lcpd.room import SPARE
-from model_shapes import shape, write
+from model_shapes import shape, write, write_header
 
 GIB = 2**30
 BUILD = Build("key", Path("build"), "cuda", "a commit", 1, "native", (), "2026-01-01")
@@ -140,6 +140,14 @@ class TestLoads:
         path = tmp_path / "model.gguf"
         path.write_bytes(content)
         with pytest.raises(Unreadable, match=r"model\.gguf: .*; "):
+            plan_load(self.settings(), path, BUILD)
+
+    @pytest.mark.parametrize("keys", [{"general.architecture": "clip"}, {"general.type": "imatrix"}])
+    def test_what_belongs_to_a_model_is_refused_as_one(
+        self, keys: dict[str, str], host: Machine, tmp_path: Path
+    ) -> None:
+        path = write_header(tmp_path / "mmproj.gguf", keys.get("general.architecture", "llama"), keys, [])
+        with pytest.raises(Unreadable, match=r"mmproj\.gguf: this is an? .*; give the model it belongs to$"):
             plan_load(self.settings(), path, BUILD)
 
     def test_metadata_that_cannot_be_planned_with_are_left_to_the_engine(

@@ -129,6 +129,22 @@ def test_a_shape_that_cannot_be_obeyed_is_refused_before_the_headers(daemon, pat
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"grammar": 'root ::= "to be kept out" (' + ' "of the log"' * 1000},
+        {"grammar": 'root ::= "to be kept out" missing'},
+        {"tools": [{"type": "function", "function": {"name": "t", "parameters": {"type": "to be kept out"}}}]},
+        {"json_schema": {"type": "array", "items": {"const": "to be kept out"}, "minItems": 3000}},
+    ],
+    ids=["grammar", "rule", "tools", "schema"],
+)
+def test_what_cannot_be_obeyed_is_not_in_the_log(daemon, fields):
+    assert post(daemon, CHAT, {"messages": HI, **fields}).status_code == 400
+    assert "kept out" not in daemon.log
+    assert "of the log" not in daemon.log
+
+
+@pytest.mark.parametrize(
     "shape",
     [
         {"grammar": 'root ::= "yes" | "no"'},

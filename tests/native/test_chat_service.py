@@ -103,6 +103,8 @@ def tools(count, properties):
 async def test_a_tool_with_too_many_properties_is_refused_by_its_name(chat):
     with pytest.raises(ChatRefused, match=r"^Field 'tools': an object of tools\[0\] \('t0', at #\) has 20000 prop"):
         await chat.render("chat", body(("user", "x"), tools=tools(1, 20_000)))
+    with pytest.raises(ChatRefused, match=r"has 20000 prop"):
+        await chat.template(body(("user", "x"), tools=tools(1, 20_000)))
 
 
 async def test_a_grammar_of_tools_that_does_not_compile_is_blamed_on_them(chat):

@@ -91,10 +91,8 @@ class Service:
                 body = call.body if call.dialect == "chat" else bridge.convert(call.dialect, call.body)
                 if call.overrides or call.more:
                     body = _changed(body, call.overrides or b"{}", call.more or b"[]")
-                if problem := too_large(body):
-                    raise ModelError(problem)
                 try:
-                    fields = self._chat.apply(body)
+                    fields = self._applied(body)
                     return self._rendered(
                         call.call, fields.pop("prompt"), fields, scope=call.scope, context=call.context
                     )
@@ -117,7 +115,7 @@ class Service:
             case p.Spell():
                 return p.Spelled(call.call, self._spelled(self._checked(unpack(call.tokens).tolist())))
             case p.Template():
-                return p.Templated(call.call, self._chat.apply(call.body)["prompt"])
+                return p.Templated(call.call, self._applied(call.body)["prompt"])
             case p.Remember():
                 self._replays.remember(call.prompt, unpack(call.reply))
                 return p.Done(call.call)
@@ -132,6 +130,13 @@ class Service:
                 return p.Done(call.call)
             case p.Open():
                 return p.Problem(call.call, "a chat process holds one model")
+
+    def _applied(self, body: bytes) -> dict[str, Any]:
+        """The prompt and the fields that the template makes of a chat.  Raises ModelError for tools that would take too
+        long."""
+        if problem := too_large(body):
+            raise ModelError(problem)
+        return self._chat.apply(body)
 
     def _rendered(
         self,

@@ -55,11 +55,15 @@ class Prometheus:
         return self._log.read_text()
 
     def wait_until_ready(self) -> None:
-        """Raises AssertionError with the log if it does not come up."""
+        """Until it has tried to scrape each target, which it begins seconds after it says that it is ready.
+
+        Raises AssertionError with the log if it does not come up.
+        """
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                if httpx.get(f"{self.url}/-/ready").status_code == 200:
+                ready = httpx.get(f"{self.url}/-/ready").status_code == 200
+                if ready and (targets := self.targets()) and all(one["health"] != "unknown" for one in targets):
                     return
             except httpx.TransportError:
                 pass

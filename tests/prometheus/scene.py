@@ -210,8 +210,8 @@ async def everything(daemon: Daemon) -> None:
     """All of it once, in an order in which each shows."""
     async with scene_of(daemon) as scene:
         for act in (
-            *(scene.work, scene.forget, scene.change_the_head, scene.wander, scene.leave, scene.rush, scene.kill),
-            *(scene.work, scene.damage_memory, scene.crash_for_one_request, scene.err),
+            *(scene.work, scene.change_the_head, scene.wander, scene.leave, scene.rush, scene.kill),
+            *(scene.work, scene.damage_memory, scene.crash_for_one_request, scene.err, scene.forget),
         ):
             await act()
 

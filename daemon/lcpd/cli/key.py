@@ -17,7 +17,8 @@ def key() -> None:
 def new(name: str) -> None:
     """Print a fresh key, and the line for the key file, which does not show it.
 
-    The file is that of server.api_key_file (or server.admin_key_file); a running daemon reads it when it is restarted.
+    The file is that of server.api_key_file (or server.admin_key_file); it is read at the start and on
+    SIGHUP (systemctl reload lcpd).
     """
     if not is_name(name):
         raise click.UsageError(f"a key's name has at most {LONGEST_NAME} of A-Z a-z 0-9 . _ -, not {name!r}")

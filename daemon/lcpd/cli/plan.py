@@ -68,9 +68,17 @@ class SizeOption(click.ParamType[int]):
 @click.option("--ubatch", metavar="N", help="Tokens computed together.")
 @click.option("--gpu-layers", metavar="auto|N", help="Layers on the GPU.")
 @click.option(
-    "--drafts", type=click.IntRange(0, 16), default=0, help="Tokens to draft at a time with the model's heads."
+    "--drafts",
+    type=click.IntRange(0, 16),
+    default=0,
+    help="Plan for drafts of so many tokens; the daemon makes none yet.",
 )
-@click.option("--mmproj", type=click.Path(path_type=Path), metavar="F", help="A vision projector to load, too.")
+@click.option(
+    "--mmproj",
+    type=click.Path(path_type=Path),
+    metavar="F",
+    help="Plan for a vision projector, too; the daemon loads none yet.",
+)
 @click.option(
     "--solve",
     type=click.Choice(get_args(Goal)),

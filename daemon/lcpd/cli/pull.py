@@ -18,7 +18,7 @@ from lcpd.paths import dirs
 @click.command()
 @click.argument("ref")
 def pull(ref: str) -> None:
-    """Download the model REF (demo:smollm2 or hf:OWNER/REPO[:QUANT]) and print where it lies.
+    """Download the model REF (demo:smollm2, demo:gemma3 or hf:OWNER/REPO[:QUANT]) and print where it lies.
 
     A download that broke off is continued, and what was downloaded is checked.  HF_ENDPOINT and HF_TOKEN say
     which hub to ask and as whom.

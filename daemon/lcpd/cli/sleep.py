@@ -18,7 +18,7 @@ _TIMEOUT = 3600.0
 def sleep(wake: bool, url: str | None, key_file: Path | None) -> None:
     """Put a running daemon's engine to sleep: its memory is freed, the prompt cache is kept.
 
-    Running requests finish first.  The next request wakes the engine.
+    Running requests finish first.  The next request wakes the engine.  An admin key is needed (server.admin_key_file).
     """
     answer = Daemon(url, key_file).post("/wake" if wake else "/sleep", {}, "asleep", _TIMEOUT)
     if wake:

@@ -77,8 +77,9 @@ class ServerSettings(Section):
     admin_key_file: UserPath | None = Field(
         default=None,
         examples=["/etc/lcpd/admin-keys"],
-        description="File with keys, in the same format, for what shows texts of prompts or changes the prompt cache."
-        " They are API keys too. LCPD_ADMIN_KEYS can hold such lines. Without either nobody may do that.",
+        description="File with keys, in the same format, for what shows texts of prompts, changes the prompt cache,"
+        " or puts the engine to sleep. They are API keys too. LCPD_ADMIN_KEYS can hold such lines. Without either"
+        " nobody may do that.",
     )
     insecure: bool = Field(
         default=False,
@@ -131,7 +132,8 @@ class ModelSettings(Section):
     ref: str = Field(
         default="demo:hybrid",
         min_length=1,
-        description="The model: a path to a .gguf file, demo:hybrid, demo:smollm2 or hf:OWNER/REPO[:QUANT].",
+        description="The model: a path to a .gguf file, demo:hybrid, demo:smollm2, demo:gemma3 or"
+        " hf:OWNER/REPO[:QUANT].",
     )
     alias: str | None = Field(
         default=None,
@@ -142,8 +144,9 @@ class ModelSettings(Section):
     ctx: Annotated[int, Field(ge=0, le=2**24)] | Literal["auto"] = Field(
         default=0,
         json_schema_extra={"unit": "tokens"},
-        description="Context length. 0 = the model's own limit, but at most 32768. auto = the longest one that fits"
-        " into the free memory with a margin of 256 MiB.",
+        description="Context length, which all slots share: one request may use all of it, and when together they need"
+        " more, one is parked. 0 = the model's own limit, but at most 32768; Claude Code and Qwen Code need 49152."
+        " auto = the longest one that fits into the free memory with a margin of 256 MiB.",
     )
     slots: int = Field(default=4, ge=1, le=64, description="Sequences that can run at once.")
     kv: KvType | Literal["auto"] = Field(

@@ -26,10 +26,15 @@ class EngineFigures(Topic):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.state = self.gauge("lcpd_engine_state", "", "In which state is the engine (1)?", {"state": STATES})
+        self.shrunk = self.gauge(
+            "lcpd_engine_shrunk",
+            "",
+            "Does the engine run with a smaller context or batch than it was to have, for want of memory (1)?",
+        )
         self.restarts = self.counter(
             "lcpd_worker_restarts_total",
             "deaths",
-            "How often did the worker have to be started again, and why (see docs/architecture.md)?",
+            "How often did the worker have to be started again, and why (see docs/dashboards.md#lcpdworkercrashloop)?",
             {"cause": CAUSES},
         )
         self.load_seconds = self.gauge(

@@ -61,6 +61,7 @@ class Live:
     def _show(self) -> None:
         supervisor, info = self._supervisor, self._supervisor.info
         self._metrics.engine.show_state(supervisor.state)
+        self._metrics.engine.shrunk.set(bool(supervisor.shrunk))
         self._metrics.engine.load_seconds.set(supervisor.load_seconds)
         self._metrics.info.build.info({"version": __version__, "llama_cpp": info.build if info else ""})
         self._metrics.info.model.info({"model": self._model_id, **_facts(info)})

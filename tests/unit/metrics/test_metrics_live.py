@@ -38,7 +38,7 @@ class SlowNvml:
 
 def make(nvml: SlowNvml) -> tuple[Live, Metrics]:
     metrics = Metrics()
-    supervisor = SimpleNamespace(pid=42, state=State.READY, info=None, load_seconds=2.5)
+    supervisor = SimpleNamespace(pid=42, state=State.READY, info=None, load_seconds=2.5, shrunk="")
     chat = SimpleNamespace(pid=None)
     return Live(metrics, Settings(), "a-model", supervisor, chat, nvml), metrics  # type: ignore[arg-type]
 

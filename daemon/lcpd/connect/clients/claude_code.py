@@ -22,7 +22,8 @@ def plan(facts: Facts, home: Path, environ: Mapping[str, str]) -> Plan:
         ("ANTHROPIC_BASE_URL", facts.url, "url"),
         ("ANTHROPIC_AUTH_TOKEN", facts.key or NO_KEY, "key"),
         ("ANTHROPIC_MODEL", facts.model, "same"),
-        ("ANTHROPIC_DEFAULT_HAIKU_MODEL", facts.model, "same"),
+        # For its side requests, and for what agents and /model call by these names.
+        *((f"ANTHROPIC_DEFAULT_{name}_MODEL", facts.model, "same") for name in ("HAIKU", "SONNET", "OPUS")),
         # Its value changes with every session and stands before all else, so nothing would be reused.
         ("CLAUDE_CODE_ATTRIBUTION_HEADER", "0", "same"),
         ("CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS", "1", "same"),

@@ -20,7 +20,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 from lcpd.cache.arena import Arena, ArenaError, checksum
@@ -119,7 +118,7 @@ class CarryOver:
         """None until the model is loaded: before, the list is not touched."""
         self._known = asyncio.Event()
         self._written = (-1, 0.0)
-        """Changes of the cache up to the last list, and when that was."""
+        """Changes of the cache up to the last list, or to the last try to write one, and when that was."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---- the earlier daemon's --------------------------------------------------------------------------
@@ -198,19 +197,25 @@ class CarryOver:
 
     async def _keep_listed(self, slots: Slots) -> None:
         await self._known.wait()
-        await self._verify()
+        try:
+            await self._verify()
+        except Exception:
+            log.exception("not all of the prompt cache that was kept was compared with its checksums")
         while True:
             changes, written = self._written
             if is_due(self._cache.changes != changes, slots.running > 0, time.monotonic() - written):
-                self.write()
+                try:
+                    self.write()
+                except Exception:
+                    log.exception("the list of the prompt cache could not be written; the next change is the next try")
+                    self._written = self._cache.changes, time.monotonic()
             await asyncio.sleep(LIST_INTERVAL)
 
     async def finish(self, slots: Slots) -> None:
         """A planned stop, while the engine still lives: nothing that slots hold is to be lost."""
         for task in self._tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._fingerprint is None:
             return
         await save_slots(slots)

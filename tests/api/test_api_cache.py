@@ -11,6 +11,8 @@ from fakes import vocab
 from fakes.api import ADMIN_KEY, chat_body, context_of, until, use_keys
 from lcpd.api import cache_report
 from lcpd.cache.isolation import Isolation
+from lcpd.chat import protocol as p
+from lcpd.chat.client import ChatClient
 from lcpd.scheduler.report import CacheReport, Divergence, Recomputed
 
 CHAT = "/v1/chat/completions"
@@ -434,6 +436,40 @@ async def test_of_a_request_that_says_so_nothing_is_kept(make_client, name) -> N
     assert context.cache.stats().nodes == 0
     assert context.cache.stats().remembered == 0
     assert not context.dispatcher.exporting
+
+
+@pytest.mark.parametrize("name", [*BODIES, "responses", "counting", "pin", "pinned prompt"])
+async def test_the_chat_process_is_told_for_whom_it_remembers_a_prompt_and_whether(
+    make_client, monkeypatch, name: str
+) -> None:
+    told = []
+    real = ChatClient._call
+
+    async def listening(self, message, *args):
+        told.append(message)
+        return await real(self, message, *args)
+
+    monkeypatch.setattr(ChatClient, "_call", listening)
+    others = {
+        "responses": ("/v1/responses", {"input": "hello"}),
+        "counting": ("/v1/messages/count_tokens", chat_body("hello")),
+        "pin": ("/cache/pin", chat_body("hello")),
+        "pinned prompt": ("/cache/pin", {"prompt": "hello"}),
+    }
+    client = await make_client(cache__anticipate=False)
+    key = ADMIN_KEY if "pin" in name else "sk-two"
+    use_keys(client, "sk-one\nsk-two\n")
+    digests = [known.digest for known in context_of(client).keys.keys]
+    isolation = Isolation(digests)
+    object.__setattr__(context_of(client), "isolation", isolation)
+    path, body = {**BODIES, **others}[name]
+    for wish in ({}, {"x-lcpd-cache": "no-store"}):
+        response = await client.post(path, json=body, headers={"x-api-key": key, **wish})
+        assert response.status in (200, 404), await response.text()  # the latter: nothing is there to be pinned
+    asked = [call for call in told if isinstance(call, p.Render | p.Complete)]
+    assert [call.store for call in asked] == [True, False]
+    if "pin" not in name:
+        assert {call.scope for call in asked} == {isolation.number(digests[1])}
 
 
 async def test_a_slot_that_is_not_stored_is_still_used(make_client) -> None:

@@ -15,7 +15,7 @@ from fakes.api import chat_body, context_of, until, use_keys
 from fakes.chat import refuse
 from fakes.worker import fake_vector
 from lcpd.api.bodies import separate
-from lcpd.api.embeddings import normalised
+from lcpd.api.embeddings import AT_ONCE, normalised
 
 
 async def post(client, path, body, status=200, **headers):
@@ -207,6 +207,62 @@ async def test_what_is_wrong_with_documents_is_named(make_client):
         assert (await post(client, "/v1/rerank", body, 400))["error"]["param"] == param, body
     error = (await post(client, "/v1/embeddings", {"input": "a"}, 501))["error"]
     assert "/v1/rerank" in error["message"]
+
+
+async def test_a_query_that_cannot_fit_is_refused_before_it_is_paired_with_anything(make_client, monkeypatch):
+    client = await make_client({"pooling": "rank"}, model__embeddings_ctx=64)
+    asked = counted_calls(context_of(client).chat, monkeypatch)
+    error = (await post(client, "/v1/rerank", {"query": "x" * 65, "documents": ["a"] * 2048}, 400))["error"]
+    assert (error["param"], error["code"]) == ("query", "context_length_exceeded")
+    assert asked.pairs == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/rerank", {"query": "x", "documents": []}), ("/v1/embeddings", {"input": []})]
+)
+async def test_the_chat_process_is_asked_for_few_texts_at_a_time(make_client, monkeypatch, path, body):
+    client = await make_client({"pooling": "rank" if "query" in body else "mean"})
+    asked = counted_calls(context_of(client).chat, monkeypatch)
+    field = "documents" if "query" in body else "input"
+    answer = await post(client, path, {**body, field: [f"text {number}" for number in range(50)]})
+    assert len(answer.get("results") or answer["data"]) == 50
+    assert asked.most == AT_ONCE
+
+
+@pytest.mark.parametrize("wrong", ["x" * 64, refuse("no such text")])
+async def test_no_more_pairs_are_asked_for_when_one_is_refused(make_client, monkeypatch, wrong):
+    client = await make_client({"pooling": "rank"}, model__embeddings_ctx=64)
+    asked = counted_calls(context_of(client).chat, monkeypatch)
+    await post(client, "/v1/rerank", {"query": "q", "documents": ["a", wrong, *["b"] * 100]}, 400)
+    assert asked.pairs <= 1 + AT_ONCE
+    assert asked.now == 0
+
+
+class Calls:
+    """What is asked of the chat process: at this time, at a time at most, and pairs in all."""
+
+    now = most = pairs = 0
+
+
+def counted_calls(chat, monkeypatch) -> Calls:
+    """Counts, which go up from now on."""
+    calls = Calls()
+
+    def counted(method, is_pair):
+        async def call(*args, **kwargs):
+            calls.pairs += is_pair
+            calls.now += 1
+            calls.most = max(calls.most, calls.now)
+            try:
+                return await method(*args, **kwargs)
+            finally:
+                calls.now -= 1
+
+        return call
+
+    monkeypatch.setattr(chat, "pair", counted(chat.pair, True))
+    monkeypatch.setattr(chat, "tokenize", counted(chat.tokenize, False))
+    return calls
 
 
 async def test_a_model_that_only_embeds_generates_nothing_and_says_so(make_client):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lcpd.api import guard
 from lcpd.api.anthropic import MessageStream, content_blocks
-from lcpd.api.bodies import ChatBody, parse
+from lcpd.api.bodies import ChatBody, containers, parse
 from lcpd.api.errors import ApiError, blamed_field, unknown_model
 from lcpd.api.normalise import chat_body, messages_body
 from lcpd.api.sampling import engine_fields
@@ -68,6 +68,48 @@ def test_an_object_of_too_many_names_is_refused(where):
     with pytest.raises(ApiError, match="more than 20000 names") as caught:
         parse(json.dumps(body).encode(), ChatBody, 10)
     assert caught.value.param == (None if where == "$" else where)
+
+
+def test_more_arrays_and_objects_than_the_limit_are_refused_before_anything_is_decoded(monkeypatch):
+    monkeypatch.setattr("lcpd.api.bodies.MAX_CONTAINERS", 10)
+    head = b'{"messages":[{"role":"user","content":"x"}],"extra":['  # four of them
+    parse(head + b",".join([b"[]"] * 6) + b"]}", ChatBody, 10)
+    for end in (b"]}", b"this is no JSON"):
+        with pytest.raises(ApiError, match="more than 10 arrays and objects is refused: send less") as caught:
+            parse(head + b",".join([b"[]"] * 7) + end, ChatBody, 10)
+        assert caught.value.status == 400
+
+
+def test_brackets_in_strings_are_no_arrays_and_objects(monkeypatch):
+    monkeypatch.setattr("lcpd.api.bodies.MAX_CONTAINERS", 10)
+    for content in ("[{" * 1000, '"[' * 1000, "\\[" * 1000, '\\"{'):
+        parse(json.dumps({"messages": [{"role": "user", "content": content}]}).encode(), ChatBody, 10)
+
+
+@given(
+    st.recursive(
+        st.text('[]{}"\\,:x\u00e9', max_size=5) | st.integers(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('["\\', max_size=3), inner, max_size=3),
+    )
+)
+def test_arrays_and_objects_are_counted_as_a_parser_would(value):
+    def inside(value):
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if values is None else 1 + sum(map(inside, values))
+
+    for data in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        count = inside(value)
+        assert containers(data.encode(), count) == count
+        assert not count or containers(data.encode(), count - 1) > count - 1
+
+
+def test_what_is_wrong_with_a_large_body_is_told_without_reading_all_of_it_again(monkeypatch):
+    def fail(data):
+        raise AssertionError("it was decoded once more")
+
+    monkeypatch.setattr(json, "loads", fail)
+    with pytest.raises(ApiError, match=r"not valid JSON.*\(byte \d+\)"):
+        parse(b'{"a":[' + b"1," * 2**20 + b"x", ChatBody, 10)
 
 
 def test_an_error_repeats_no_more_than_the_beginning_of_what_was_sent():

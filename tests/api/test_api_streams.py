@@ -72,6 +72,33 @@ async def test_a_long_reply_that_is_not_streamed_is_preceded_by_white_space(make
     assert "slow" in json.dumps(json.loads(text))
 
 
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+async def test_a_defect_after_white_space_was_sent_ends_the_body_as_an_error_of_the_dialect(
+    make_client, monkeypatch, caplog, dialect
+):
+    client = await make_client({"reply": "slow"}, server__heartbeat_interval=0.02)
+    context = context_of(client)
+
+    async def push(*_):
+        await asyncio.sleep(0.1)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(context.chat, "push", push)
+    path, body = PATHS[dialect]
+    async with asyncio.timeout(10):
+        response = await client.post(path, json={**body, "stream": False})
+        text = await response.text()
+    assert text.startswith(" ")
+    answer = json.loads(text)
+    assert "the server's log has the details" in answer["error"]["message"]
+    assert ("type" in answer) == (dialect == "messages")
+    assert "a defect" in caplog.text
+    failed = {"endpoint": path.removeprefix("/v1"), "code": "500"}
+    await until(lambda: context.metrics.registry.get_sample_value("lcpd_requests_total", failed) == 1)
+    # The connection is of use for the next request.
+    assert (await client.get("/health")).status == 200
+
+
 async def test_headers_come_at_once_and_tell_proxies_not_to_wait(make_client):
     client = await make_client({"prefill_seconds": 5})
     path, body = PATHS["chat"]

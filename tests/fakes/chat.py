@@ -285,7 +285,6 @@ def _rendered(call: int, tokens: list[int], spans: list[p.Span], body: Json) -> 
         fields=msgspec.json.encode({**fields, "calls": _calls(body)}),
         sampling=msgspec.json.encode(fields),
         max_tokens=body.get("max_completion_tokens") or body.get("max_tokens") or -1,
-        reused_tokens=0,
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fakes.api import until
 from lcpd.build import require_active
+from lcpd.chat import protocol as p
 from lcpd.chat.client import ChatClient, ChatRefused, ChatSettings, ChatUnavailable
 from lcpd.chat.memory import SPARE
 from lcpd.engine.protocol import unpack
@@ -58,12 +59,82 @@ async def test_the_engine_is_not_sent_what_only_the_parser_needs(chat):
     assert not {"chat_parser", "message_delimiters", "prompt"} & json.loads(rendered.sampling).keys()
 
 
-async def test_a_growing_conversation_tokenises_only_what_is_new(chat):
-    turns = [("user", text_of(400)), ("assistant", "done"), ("user", "and now?")]
-    first = await chat.render("chat", body(*turns[:1]))
-    second = await chat.render("chat", body(*turns))
-    assert first.reused_tokens == 0
-    assert second.reused_tokens >= len(unpack(first.tokens)) - 12
+@pytest.fixture
+def service(log):
+    """What answers in the chat process, in this one."""
+    from lcpd.chat.service import Service
+
+    return Service(p.Open(0, str(model_path("hybrid")), None, 2 << 30), log)
+
+
+@pytest.fixture
+def tokenised(monkeypatch):
+    """How many characters each text has that goes to the tokeniser."""
+    from lcpd.native.model import Model
+
+    real = Model.tokenize
+    lengths = []
+
+    def counted(self, text, *args, **kwargs):
+        lengths.append(len(text))
+        return real(self, text, *args, **kwargs)
+
+    monkeypatch.setattr(Model, "tokenize", counted)
+    return lengths
+
+
+LONG = ("user", text_of(400))
+
+
+def test_a_growing_conversation_tokenises_only_what_is_new(service, tokenised):
+    turns = [LONG, ("assistant", "done"), ("user", "and now?")]
+    service.answer(p.Render(1, "chat", body(*turns[:1])))
+    assert sum(tokenised) > len(LONG[1])
+    tokenised.clear()
+    service.answer(p.Render(2, "chat", body(*turns)))
+    assert 0 < sum(tokenised) < 200
+
+
+def renderings(**terms):
+    return [p.Render(1, "chat", body(LONG), **terms), p.Complete(1, f"<|im_start|>{LONG[1]}", b"{}", **terms)]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_was_tokenised_for_one_scope_is_tokenised_again_for_another(service, tokenised, number):
+    for scope, again in ((1, True), (2, True), (1, False)):
+        tokenised.clear()
+        service.answer(renderings(scope=scope)[number])
+        assert (sum(tokenised) > len(LONG[1])) is again
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_prompt_that_is_not_to_be_stored_is_not_remembered_but_finds_what_is(service, tokenised, number):
+    for store, again in ((False, True), (False, True), (True, True), (False, False)):
+        tokenised.clear()
+        service.answer(renderings(store=store)[number])
+        assert (sum(tokenised) > len(LONG[1])) is again
+
+
+def test_an_error_in_the_service_costs_one_request_and_tells_nothing_of_it(service, monkeypatch, capfd):
+    def fails(*_):
+        raise KeyError("secret")
+
+    monkeypatch.setattr(service, "_rendered", fails)
+    problem = service.answer(renderings()[0])
+    assert isinstance(problem, p.Problem)
+    assert (problem.call, problem.message) == (1, "internal error in the chat process (KeyError): see its log")
+    assert "in fails" in capfd.readouterr().err
+    monkeypatch.undo()
+    assert isinstance(service.answer(renderings()[0]), p.Rendered)
+
+
+def test_a_lack_of_memory_ends_the_process(service, monkeypatch):
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(service, "_rendered", fails)
+    with pytest.raises(MemoryError):
+        service.answer(renderings()[0])
 
 
 async def test_a_reply_streams_and_ends_as_one_message(chat):
@@ -138,6 +209,9 @@ def schema(**keywords):
         ({"json_schema": {"type": "number", "maximum": 1}}, r"keyword maximum \(at #\)"),
         ({"json_schema": {"type": "object", "required": ["a"]}}, "keyword required"),
         (schema(pattern="^(a$"), "pattern"),
+        (schema(required=5), r"keyword required \(at #/properties/a\) must be a list of texts"),
+        (schema(required=True), "keyword required"),
+        ({"json_schema": {"allOf": 5}}, r"allOf.* must be an? \w+ of schemas"),
         (schema(pattern="unanchored"), "must begin with"),
         (schema(pattern="^(?=a)b$"), "must begin with"),
         ({"grammar": "root ::= ("}, "grammar"),

@@ -42,7 +42,7 @@ def content_blocks(message: Json) -> list[Json]:
         function = call["function"]
         try:
             arguments = msgspec.json.decode(function["arguments"] or "{}")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # the latter: nested too deep to be read
             arguments = None
         if isinstance(arguments, dict):
             blocks.append(

@@ -115,18 +115,19 @@ async def purge(request: web.Request) -> web.Response:
 async def _path(request: web.Request, body: PinBody, plain: Json) -> Tokens:
     """The path of what a body names; of a chat without the beginning of a reply."""
     scope = r.scope_of(request)
-    return marked(await _tokens(request.app[CONTEXT], body, r.normalised(request, plain)[0], scope), scope)
+    plain, _ = r.normalised(request, plain)
+    return marked(await _tokens(request.app[CONTEXT], body, plain, scope, r.stores(request.headers)), scope)
 
 
-async def _tokens(context: Context, body: PinBody, plain: Json, scope: int) -> Tokens:
+async def _tokens(context: Context, body: PinBody, plain: Json, scope: int, store: bool) -> Tokens:
     if (body.messages is None) == (body.prompt is None):
         raise bad_request("Send either messages, as in a chat, or a prompt.", "messages")
     if body.prompt is not None:
         with r.api_errors("prompt", plain):
-            return unpack((await context.chat.complete(body.prompt, b"{}")).tokens)
+            return unpack((await context.chat.complete(body.prompt, b"{}", scope=scope, store=store)).tokens)
     with r.api_errors("messages", plain):
         fields = msgspec.json.encode(chat_body(engine_fields(plain, 0)))
-        rendered = await context.chat.render("chat", fields, scope=scope)
+        rendered = await context.chat.render("chat", fields, scope=scope, store=store)
     start = reply_start([(span.role, span.begin) for span in rendered.spans])
     return unpack(rendered.tokens)[:start]
 

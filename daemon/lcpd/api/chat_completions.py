@@ -38,7 +38,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         fields = chat_body(engine_fields(plain, max(wanted.top, 1) if wanted else 0))
         asked = Asked("chat", msgspec.json.encode(fields), scope=terms.scope)
         rendered = await context.chat.render(
-            asked.dialect, asked.body, scope=asked.scope, context=r.known_context(context)
+            asked.dialect, asked.body, scope=asked.scope, context=r.known_context(context), store=terms.store
         )
     generations = await r.submit(context, rendered, "messages", terms)
     remembers = context.settings.cache.replay

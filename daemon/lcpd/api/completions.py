@@ -35,7 +35,10 @@ async def completions(request: web.Request) -> web.StreamResponse:
     with r.api_errors("prompt", plain):
         fields = msgspec.json.encode(with_schema(engine_fields(plain, tells.n_probs)))
         fits = r.known_context(context)
-        rendered = [await context.chat.complete(await _known(context, prompt), fields, fits) for prompt in prompts]
+        rendered = [
+            await context.chat.complete(await _known(context, prompt), fields, fits, terms.scope, terms.store)
+            for prompt in prompts
+        ]
     generations: list[Generation] = []
     try:
         for one in rendered:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +29,9 @@ Json = dict[str, Any]
 Vector = npt.NDArray[np.float32]
 MAX_TEXTS = 2048
 """In one request, as OpenAI has it."""
+AT_ONCE = 4
+"""Texts of a request that the chat process is given at a time; it takes one after the other."""
+Item = TypeVar("Item")
 Input = str | Annotated[list[str | TokenId | list[str | TokenId]], Meta(min_length=1)]
 
 
@@ -101,8 +105,31 @@ async def tokens_of(context: Context, inputs: Sequence[Mixed]) -> list[Tokens]:
         for item in given if isinstance(given, list) else ():
             if isinstance(item, int) and item >= n_vocab:
                 raise bad_request(f"token {item} is outside the vocabulary of {n_vocab}.", "input")
-    calls = [context.chat.tokenize(given, add_special=True, parse_special=True) for given in inputs]
-    return [unpack(packed) for packed in await asyncio.gather(*calls)]
+
+    async def tokens(given: Mixed) -> Tokens:
+        return unpack(await context.chat.tokenize(given, add_special=True, parse_special=True))
+
+    return await few_at_a_time(tokens, inputs)
+
+
+async def few_at_a_time(tokens: Callable[[Item], Awaitable[Tokens]], items: Iterable[Item]) -> list[Tokens]:
+    """The tokens of each item, in order, `AT_ONCE` being waited for at most.  Where one fails, the rest is left."""
+    made: list[Tokens] = []
+    waiting: deque[asyncio.Future[Tokens]] = deque()
+    try:
+        for item in items:
+            if len(waiting) == AT_ONCE:
+                made.append(await waiting[0])
+                waiting.popleft()
+            waiting.append(asyncio.ensure_future(tokens(item)))
+        while waiting:
+            made.append(await waiting[0])
+            waiting.popleft()
+        return made
+    finally:
+        for future in waiting:
+            future.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def check_length(text: Tokens, info: ModelInfo, field: str) -> None:

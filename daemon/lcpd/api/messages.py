@@ -27,7 +27,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     plain, rules = r.normalised(request, plain)
     terms = r.named(r.chat_terms(request, plain, rules), "msg_")
     asked = _asked(plain, terms.scope)
-    rendered = await _render(context, asked, plain, r.known_context(context))
+    rendered = await _render(context, asked, plain, terms.store, r.known_context(context))
     (generation,) = await r.submit(context, rendered, "messages", terms)
     turn = Turn.begin(context.chat, generation, rendered, context.settings.cache.replay)
     try:
@@ -53,7 +53,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     body, plain = await r.read_body(request, MessagesBody)
     r.check_model(context, body.model)
     plain, _ = r.normalised(request, plain)
-    rendered = await _render(context, _asked(plain, r.scope_of(request)), plain)
+    rendered = await _render(context, _asked(plain, r.scope_of(request)), plain, r.stores(request.headers))
     return web.json_response({"input_tokens": len(rendered.tokens) // 4})
 
 
@@ -63,10 +63,12 @@ def _asked(plain: Json, scope: int) -> Asked:
     return Asked("anthropic", msgspec.json.encode(changed), told, scope)
 
 
-async def _render(context: Context, asked: Asked, plain: Json, fits: int = 0) -> Rendered:
+async def _render(context: Context, asked: Asked, plain: Json, store: bool, fits: int = 0) -> Rendered:
     """`fits`: tokens, beyond which the prompt is not wanted; 0: it is, however long."""
     with r.api_errors("messages", plain):
-        return await context.chat.render(asked.dialect, asked.body, asked.overrides, scope=asked.scope, context=fits)
+        return await context.chat.render(
+            asked.dialect, asked.body, asked.overrides, scope=asked.scope, context=fits, store=store
+        )
 
 
 async def _whole(turn: Turn, message_id: str, model: str) -> Json:

@@ -96,7 +96,7 @@ def _with_readable_arguments(call: Json) -> Json:
     try:
         if isinstance(msgspec.json.decode(arguments), dict):
             return call
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # the latter: nested too deep to be read
         pass
     readable = {"arguments": arguments} if arguments.strip() else {}
     return {**call, "function": {**function, "arguments": msgspec.json.encode(readable).decode()}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -11,11 +10,12 @@ from msgspec import Meta
 
 from lcpd.api import requests as r
 from lcpd.api.bodies import Positive
-from lcpd.api.context import CONTEXT
-from lcpd.api.embeddings import MAX_TEXTS, check_length, embedding_model
-from lcpd.api.errors import ApiError, bad_request, not_supported
+from lcpd.api.context import CONTEXT, Context
+from lcpd.api.embeddings import MAX_TEXTS, check_length, embedding_model, few_at_a_time
+from lcpd.api.errors import ApiError, bad_request, not_supported, too_long
 from lcpd.api.stream import send_json
-from lcpd.engine.protocol import unpack
+from lcpd.engine.protocol import ModelInfo, unpack
+from lcpd.scheduler.slots import Tokens
 
 Json = dict[str, Any]
 Documents = Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)]
@@ -48,11 +48,17 @@ async def rerank(request: web.Request) -> web.StreamResponse:
             "This model is no reranker (its file does not say rank pooling, or model.embeddings says something else);"
             " start lcpd with a model that is one."
         )
-    with r.api_errors(field, plain):
-        packed = await asyncio.gather(*(context.chat.pair(body.query, document) for document in documents))
-    pairs = [unpack(tokens) for tokens in packed]
-    for number, tokens in enumerate(pairs):
+    with r.api_errors("query", plain):
+        await _check_query(context, body.query, info)
+
+    async def pair(numbered: tuple[int, str]) -> Tokens:
+        number, document = numbered
+        tokens = unpack(await context.chat.pair(body.query, document))
         check_length(tokens, info, f"{field}[{number}]")
+        return tokens
+
+    with r.api_errors(field, plain):
+        pairs = await few_at_a_time(pair, enumerate(documents))
 
     async def ranked() -> Json | list[Json]:
         with r.api_errors(field, plain):
@@ -71,3 +77,13 @@ async def rerank(request: web.Request) -> web.StreamResponse:
         }
 
     return await send_json(request, ranked(), ApiError.openai, dict)
+
+
+async def _check_query(context: Context, query: str, info: ModelInfo) -> None:
+    """Raises ApiError for a query that no document fits beside: every pair repeats it, so it is looked at alone first.
+
+    In a pair it can have more tokens, never fewer: special tokens may be read as text there.
+    """
+    tokens = len(unpack(await context.chat.tokenize(query, add_special=False, parse_special=True)))
+    if tokens > info.embedding_ctx:
+        raise too_long(tokens, info.embedding_ctx, "query")

@@ -109,10 +109,7 @@ async def send_stream(
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception:
-        # The status is out already: the stream itself has to say that it went wrong.
-        log.exception("a stream failed")
-        request[STATUS], request[ERROR] = 500, "internal_error"
-        await write(failed(internal("An internal error ended this reply; the server's log has the details.")))
+        await write(failed(_defect(request)))
     await response.write_eof()
     return response
 
@@ -142,11 +139,15 @@ async def send_json(
         while not (await asyncio.wait([task], timeout=settings.heartbeat_interval))[0]:
             await write(b" ")
         try:
-            value = await task
+            data = msgspec.json.encode(await task)
         except ApiError as error:
             request[STATUS], request[ERROR] = error.status, error.word
-            value = failed(error)
-        await write(msgspec.json.encode(value))
+            data = msgspec.json.encode(failed(error))
+        except ConnectionError:
+            raise
+        except Exception:
+            data = msgspec.json.encode(failed(_defect(request)))
+        await write(data)
         await response.write_eof()
         return response
     finally:
@@ -154,6 +155,13 @@ async def send_json(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def _defect(request: web.Request) -> ApiError:
+    """What a reply is to say that the exception being handled ended; its status is out already.  Logs the exception."""
+    log.exception("a reply failed")
+    request[STATUS], request[ERROR] = 500, "internal_error"
+    return internal("An internal error ended this reply; the server's log has the details.")
 
 
 def _patient_writer(

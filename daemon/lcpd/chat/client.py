@@ -1,6 +1,7 @@
 """The daemon's half of the chat process: calls with a deadline, and a process that is replaced when it fails.
 
-The process answers one call after the other, so the oldest unanswered call is the one it works on:
+The process answers one call after the other, so the oldest unanswered call is the one it works on.  It is sent one
+more meanwhile; the others wait here, where those that nobody waits for any more are dropped.
 
     what happens                        the oldest call             the calls behind it
     ------------                        ---------------             -------------------
@@ -24,6 +25,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,6 +50,8 @@ _STOP_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 _QUICK_DEATH = 10.0
 """Seconds; an idle process that dies within them would probably do so again."""
+_SENT = 2
+"""Calls on their way: one is worked on, and the next is at hand."""
 # One thread, and no debugger on the process when llama.cpp aborts.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GGML_NO_BACKTRACE": "1"}
 _START_TIMEOUT = 120.0
@@ -125,7 +129,14 @@ class _Process:
     generation: int
     started: float = field(default_factory=time.monotonic)
     pending: dict[int, _Pending] = field(default_factory=dict)
-    """In the order they were sent: the first is being worked on."""
+    """Sent, in that order: the first is being worked on."""
+    line: deque[_Pending] = field(default_factory=deque)
+    """To be sent, oldest first."""
+
+    @property
+    def calls(self) -> list[_Pending]:
+        """All that have no answer yet, oldest first."""
+        return [*self.pending.values(), *self.line]
 
 
 class ChatClient:
@@ -195,19 +206,23 @@ class ChatClient:
         more: bytes | None = None,
         scope: int = 0,
         context: int = 0,
+        store: bool = True,
     ) -> p.Rendered:
         """A chat body as tokens and fields; `overrides` win over fields converted from another dialect.
 
         `more`: a JSON list of messages in OpenAI's shape that follow on the body's; `scope`: that of the key that asks
-        (:mod:`lcpd.cache.isolation`), which gets no replies of others; `context`: tokens of the model's context, where
-        it is known: then a text that is longer by its size alone raises ChatTooLong.
+        (:mod:`lcpd.cache.isolation`), which gets nothing that was remembered for others; `context`: tokens of the
+        model's context, where it is known: then a text that is longer by its size alone raises ChatTooLong; `store`:
+        whether the text and its tokens may be remembered.
         """
-        call = p.Render(next(self._ids), dialect, body, overrides, more, scope, context)
+        call = p.Render(next(self._ids), dialect, body, overrides, more, scope, context, store)
         return await self._call(call, p.Rendered)
 
-    async def complete(self, prompt: str | list[int], body: bytes, context: int = 0) -> p.Rendered:
-        """A text completion's prompt as tokens, its fields checked; `context`: as in `render`."""
-        return await self._call(p.Complete(next(self._ids), prompt, body, context), p.Rendered)
+    async def complete(
+        self, prompt: str | list[int], body: bytes, context: int = 0, scope: int = 0, store: bool = True
+    ) -> p.Rendered:
+        """A text completion's prompt as tokens, its fields checked; `context`, `scope`, `store`: as in `render`."""
+        return await self._call(p.Complete(next(self._ids), prompt, body, context, scope, store), p.Rendered)
 
     async def infill(self, gap: Gap, room: Room, body: bytes) -> p.Rendered:
         """The prompt for code between two pieces of code as tokens, its fields checked."""
@@ -321,13 +336,25 @@ class ChatClient:
     # ---- the process -----------------------------------------------------------------------------------
 
     def _send(self, process: _Process, pending: _Pending) -> None:
-        # A closed channel is noticed by the reader, which sends all pending calls again.  A message that cannot be
-        # encoded raises here and is not pending.
-        with suppress(ChannelClosed):
-            process.channel.send(pending.message)
-        process.pending[pending.message.call] = pending
-        if len(process.pending) == 1:
-            self._arm_deadline(process)
+        process.line.append(pending)
+        self._advance(process)
+
+    def _advance(self, process: _Process) -> None:
+        """Send what is next, and leave out what nobody waits for any more."""
+        while process.line and len(process.pending) < _SENT:
+            pending = process.line.popleft()
+            if pending.answer.done():
+                continue
+            try:
+                process.channel.send(pending.message)
+            except ChannelClosed:
+                pass  # the reader notices, and sends all calls without an answer again
+            except Exception as error:  # it cannot be encoded
+                _fail(pending, error)
+                continue
+            process.pending[pending.message.call] = pending
+            if len(process.pending) == 1:
+                self._arm_deadline(process)
 
     def _arm_deadline(self, process: _Process) -> None:
         """The oldest call has just become the one that is worked on."""
@@ -388,6 +415,7 @@ class ChatClient:
                 answer = await process.channel.receive()
                 pending = process.pending.pop(answer.call, None)
                 self._arm_deadline(process)
+                self._advance(process)
                 if pending and not pending.answer.done():
                     pending.answer.set_result(answer)
         except (ChannelClosed, FrameError, msgspec.DecodeError) as error:
@@ -407,10 +435,10 @@ class ChatClient:
             await self._recover(process)
 
     async def _recover(self, dead: _Process) -> None:
-        calls = list(dead.pending.values())
+        calls = dead.calls
         if not calls and time.monotonic() - dead.started < _QUICK_DEATH:
             return  # the next call starts another one; doing so at once could turn in a circle
-        if calls:
+        if dead.pending:
             calls[0].deaths += 1
             if calls[0].deaths > 1:
                 _fail(calls[0], ChatCrashed(_KILLS))
@@ -446,5 +474,5 @@ def _fail(pending: _Pending, error: Exception) -> None:
 
 
 def _fail_all(process: _Process, error: Exception) -> None:
-    for pending in process.pending.values():
+    for pending in process.calls:
         _fail(pending, error)

@@ -22,6 +22,7 @@ Tokenizer = Callable[[str, bool], Tokens]
 
 @dataclass(frozen=True)
 class _Known:
+    scope: int
     text: str
     tokens: Tokens
     borders: list[tuple[int, int]]
@@ -29,7 +30,10 @@ class _Known:
 
 
 class TokenMemo:
-    """Remembers the last prompts, at most `capacity` of them and `max_chars` characters of text in all."""
+    """Remembers the last prompts, at most `capacity` of them and `max_chars` characters of text in all.
+
+    Those of one scope have nothing to do with those of others.
+    """
 
     def __init__(
         self, tokenize: Tokenizer, specials: dict[int, str], capacity: int = 32, max_chars: int = 16_000_000
@@ -39,15 +43,17 @@ class TokenMemo:
         self._specials = specials
         self._capacity = capacity
         self._max_chars = max_chars
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[int, str], _Known] = OrderedDict()
+        """By scope and text."""
         self._added = len(tokenize("", True))
         """Tokens in front of every prompt that stand for none of its text (a BOS)."""
 
-    def tokens(self, text: str) -> tuple[Tokens, int]:
-        """The tokens of a whole prompt, and how many of them were remembered."""
-        known, shared = self._longest(text)
+    def tokens(self, text: str, scope: int = 0, remember: bool = True) -> tuple[Tokens, int]:
+        """The tokens of a whole prompt, and how many of them were known.  Without `remember` this leaves no trace."""
+        known, shared = self._longest(text, scope)
         if known is not None and shared == len(text) == len(known.text):
-            self._known.move_to_end(known.text)
+            if remember:
+                self._known.move_to_end((scope, text))
             return known.tokens, len(known.tokens)
         char, token = 0, 0
         head: list[tuple[int, int]] = []
@@ -58,17 +64,20 @@ class TokenMemo:
                 char, token = head[-1]
         rest = self._tokenize(text[char:], char == 0)
         tokens = rest if known is None or token == 0 else np.concatenate([known.tokens[:token], rest])
-        borders = head[:-1] + self._borders(text, tokens, char, token)
-        self._remember(_Known(text, tokens, borders))
+        if remember:
+            borders = head[:-1] + self._borders(text, tokens, char, token)
+            self._remember(_Known(scope, text, tokens, borders))
         return tokens, token
 
     def forget(self) -> None:
         """Forget all prompts."""
         self._known.clear()
 
-    def _longest(self, text: str) -> tuple[_Known | None, int]:
+    def _longest(self, text: str, scope: int) -> tuple[_Known | None, int]:
         best: tuple[_Known | None, int] = (None, 0)
         for known in self._known.values():
+            if known.scope != scope:
+                continue
             shared = common_prefix(text, known.text)
             if shared > best[1]:
                 best = (known, shared)
@@ -93,10 +102,10 @@ class TokenMemo:
         return borders
 
     def _remember(self, known: _Known) -> None:
-        self._known[known.text] = known
-        self._known.move_to_end(known.text)
+        self._known[known.scope, known.text] = known
+        self._known.move_to_end((known.scope, known.text))
         while len(self._known) > 1 and (
-            len(self._known) > self._capacity or sum(map(len, self._known)) > self._max_chars
+            len(self._known) > self._capacity or sum(len(text) for _, text in self._known) > self._max_chars
         ):
             self._known.popitem(last=False)
 

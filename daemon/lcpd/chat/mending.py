@@ -44,7 +44,7 @@ def continuation(shown: str, raw: str) -> str | None:
     text = _TRAILING_COMMA.sub(lambda match: match[1] or "", raw[at:])
     try:
         _, end = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = text[:end]
     return whole.removeprefix(shown) if whole.startswith(shown) and is_object(whole) else None

@@ -42,9 +42,12 @@ class Render(Message, frozen=True, tag="render"):
     more: bytes | None = None
     """JSON list: messages in OpenAI's shape that follow on the body's."""
     scope: int = 0
-    """Only replies that were remembered for prompts of the same one are repeated (:func:`lcpd.chat.replay.digest`)."""
+    """Only replies that were remembered for prompts of the same one are repeated (:func:`lcpd.chat.replay.digest`),
+    and only tokens of texts of the same one are used again."""
     context: int = 0
     """Tokens of the model's context: for a text that is longer in any case the answer is TooLong.  0: not known."""
+    store: bool = True
+    """Whether the text and its tokens may be remembered.  What is remembered already may be used in any case."""
 
 
 class Complete(Message, frozen=True, tag="complete"):
@@ -55,7 +58,9 @@ class Complete(Message, frozen=True, tag="complete"):
     """Text, or tokens."""
     body: bytes
     context: int = 0
-    """As in Render."""
+    """This and the next two as in Render."""
+    scope: int = 0
+    store: bool = True
 
 
 class Infill(Message, frozen=True, tag="infill"):
@@ -207,8 +212,6 @@ class Rendered(Message, frozen=True, tag="rendered"):
     """JSON for the engine: `fields` without what only the parser needs."""
     max_tokens: int
     """As the request asked; -1 where it did not."""
-    reused_tokens: int
-    """How many tokens came from the memo of earlier prompts instead of being tokenised again."""
 
 
 class TooLong(Message, frozen=True, tag="too-long"):

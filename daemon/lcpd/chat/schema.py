@@ -11,7 +11,7 @@ else (its json-schema.cpp)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Json = dict[str, Any]
@@ -42,6 +42,51 @@ _OF_NAMES = ("properties", "$defs", "definitions")
 _OF_SCHEMAS = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value % 1 == 0
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_list_of(is_item: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_item, value))
+
+
+_Shape = tuple[str, Callable[[Any], bool]]
+_TEXT: _Shape = ("a text", _is_text)
+_TEXTS: _Shape = ("a list of texts", _is_list_of(_is_text))
+_SCHEMAS: _Shape = ("a list of schemas", _is_list_of(_is_schema))
+_NAMED: _Shape = (
+    "an object of schemas",
+    lambda value: isinstance(value, dict) and all(map(_is_schema, value.values())),
+)
+_SHAPES: Mapping[str, _Shape] = {
+    "$ref": _TEXT,
+    "pattern": _TEXT,
+    "format": _TEXT,
+    "type": ("a text or a list of texts", lambda value: _is_text(value) or _TEXTS[1](value)),
+    "required": _TEXTS,
+    "enum": ("a list", lambda value: isinstance(value, list)),
+    "additionalProperties": ("a schema", _is_schema),
+    "items": ("a schema or a list of schemas", lambda value: _is_schema(value) or _SCHEMAS[1](value)),
+    **dict.fromkeys(("prefixItems", "anyOf", "oneOf", "allOf"), _SCHEMAS),
+    **dict.fromkeys(_OF_NAMES, _NAMED),
+    **dict.fromkeys((*_LENGTH, *_ITEMS), ("a whole number of at least 0", _is_size)),
+    **dict.fromkeys(_RANGE, ("a number", _is_number)),
+}
+"""What the keywords must be that are read here or by llama.cpp.  A schema is an object, true or false."""
+
+
 def asked_schema(fields: Json) -> Json | None:
     """The schema that a request's reply is to follow; {} stands for any object."""
     schema: Any = fields.get("json_schema")
@@ -53,8 +98,19 @@ def asked_schema(fields: Json) -> Json | None:
     return schema if isinstance(schema, dict) else None
 
 
+def malformed(schema: Json) -> tuple[str, str, str] | None:
+    """The first keyword whose value is nothing that it can be, where it stands, and what it must be; null is absent."""
+    for path, part in parts(schema):
+        for keyword, value in part.items():
+            if keyword in _SHAPES and value is not None:
+                wanted, fits = _SHAPES[keyword]
+                if not fits(value):
+                    return keyword, path, wanted
+    return None
+
+
 def ignored_keyword(schema: Json) -> tuple[str, str] | None:
-    """The first keyword that would be ignored, and where it stands."""
+    """The first keyword that would be ignored, and where it stands.  Nothing in the schema may be `malformed`."""
     for path, part in parts(schema):
         obeyed = _obeyed(part)
         for keyword, value in part.items():
@@ -63,7 +119,7 @@ def ignored_keyword(schema: Json) -> tuple[str, str] | None:
         names = part.get("properties") or {}
         if "required" in obeyed and not all(name in names for name in part.get("required") or []):
             return "required", path
-        if "allOf" in obeyed and not all(_can_be_merged(one, schema) for one in part["allOf"]):
+        if "allOf" in obeyed and not all(_can_be_merged(one, schema) for one in part["allOf"] or []):
             return "allOf", path
     return None
 

@@ -12,6 +12,7 @@ import re
 import resource
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from lcpd.chat.memory import IDLE, Spare
 from lcpd.chat.parser import Comparison, ReplyParser
 from lcpd.chat.ranking import Ends, pair
 from lcpd.chat.replay import Replays
-from lcpd.chat.schema import asked_schema, ignored_keyword, patterns
+from lcpd.chat.schema import asked_schema, ignored_keyword, malformed, patterns
 from lcpd.chat.tool_schemas import blamed_on_tools, too_large
 from lcpd.engine.protocol import pack, unpack
 from lcpd.ipc.channel import ChannelClosed, ChildChannel
@@ -79,11 +80,20 @@ class Service:
         return p.Opened(call, msgspec.json.encode(info), self._model.n_vocab)
 
     def answer(self, call: p.ToChat) -> p.FromChat:
-        """The answer to any later call; refusals are Problem."""
+        """The answer to any later call; refusals are Problem, and so are errors in here, but for a lack of memory.
+
+        That one ends the process, which then begins anew with all the memory it may have.
+        """
         try:
             return self._answer(call)
         except (bridge.BridgeError, ModelError) as error:
             return p.Problem(call.call, str(error))
+        except MemoryError:
+            raise
+        except Exception as error:
+            # The words of the error may hold some of the request, so they are for the log alone.
+            traceback.print_exc()
+            return p.Problem(call.call, f"internal error in the chat process ({type(error).__name__}): see its log")
 
     def _answer(self, call: p.ToChat) -> p.FromChat:
         match call:
@@ -93,18 +103,16 @@ class Service:
                     body = _changed(body, call.overrides or b"{}", call.more or b"[]")
                 try:
                     fields = self._applied(body)
-                    return self._rendered(
-                        call.call, fields.pop("prompt"), fields, scope=call.scope, context=call.context
-                    )
+                    return self._rendered(call, fields.pop("prompt"), fields)
                 except bridge.BridgeError as error:
                     raise ModelError(blamed_on_tools(str(error), body)) from error
             case p.Complete():
-                return self._rendered(call.call, call.prompt, msgspec.json.decode(call.body), context=call.context)
+                return self._rendered(call, call.prompt, msgspec.json.decode(call.body))
             case p.Infill():
                 files, code = self._infill(call)
                 # The files stay while the code changes: where they end is worth a checkpoint, as after a system text.
                 spans = [p.Span("system", 0, len(files)), p.Span("user", len(files), len(code))]
-                return self._rendered(call.call, files + code, msgspec.json.decode(call.body), spans)
+                return self._rendered(call, files + code, msgspec.json.decode(call.body), spans)
             case p.Pair():
                 tokens = pair(call.query, call.document, *self._rank_layout, self._plain)
                 return p.Tokenized(call.call, pack(np.array(tokens, np.int32)))
@@ -140,33 +148,34 @@ class Service:
 
     def _rendered(
         self,
-        call: int,
+        call: p.Render | p.Complete | p.Infill,
         prompt: str | list[int],
         fields: dict[str, Any],
         spans: list[p.Span] | None = None,
-        scope: int | None = None,
-        context: int = 0,
     ) -> p.Rendered | p.TooLong:
-        """`spans`: where they are known already; `scope`: whose replies it may repeat, None: nobody's."""
+        """`spans`: where they are known already.  Only a chat repeats replies."""
         data = msgspec.json.encode(fields)
         request = bridge.Request(self._params, self._model.handle, data)
         self._check_biases(fields.get("logit_bias") or {})
         self._check_grammar(request, fields)
-        if context and isinstance(prompt, str) and (least := self._bound.least(prompt)) >= context:
-            return p.TooLong(call, least, context)
-        tokens, reused = self._memo.tokens(prompt) if isinstance(prompt, str) else (self._checked(prompt), 0)
+        if isinstance(prompt, str):
+            assert not isinstance(call, p.Infill), "its prompt is tokens"
+            if call.context and (least := self._bound.least(prompt)) >= call.context:
+                return p.TooLong(call.call, least, call.context)
+            tokens, _ = self._memo.tokens(prompt, call.scope, remember=call.store)
+        else:
+            tokens = self._checked(prompt)
         spans = spans or [p.Span(*span) for span in request.spans(tokens)]
-        if scope is not None:
+        if isinstance(call, p.Render):
             comparison = Comparison(request, str(fields.get("generation_prompt") or ""), self._bytes)
-            tokens, spans = self._replays.applied(tokens, spans, self._model.end_tokens, comparison, scope)
+            tokens, spans = self._replays.applied(tokens, spans, self._model.end_tokens, comparison, call.scope)
         return p.Rendered(
-            call=call,
+            call=call.call,
             tokens=pack(tokens),
             spans=spans,
             fields=data,
             sampling=msgspec.json.encode({k: v for k, v in fields.items() if k not in _PARSER_ONLY}),
             max_tokens=request.info()["n_predict"],
-            reused_tokens=reused,
         )
 
     def _check_grammar(self, request: bridge.Request, fields: dict[str, Any]) -> None:
@@ -191,7 +200,10 @@ class Service:
             del self._good_grammars[next(iter(self._good_grammars))]
 
     def _check_schema(self, schema: dict[str, Any]) -> None:
-        """Refuse what llama.cpp would leave out."""
+        """Refuse what is no schema, and what llama.cpp would leave out."""
+        if wrong := malformed(schema):
+            keyword, path, wanted = wrong
+            raise ModelError(f"the schema's keyword {keyword} (at {path}) must be {wanted}")
         if ignored := ignored_keyword(schema):
             raise ModelError(f"the schema's keyword {ignored[0]} (at {ignored[1]}) is not supported: leave it out")
         for pattern, path in patterns(schema):

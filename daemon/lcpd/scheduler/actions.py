@@ -19,6 +19,7 @@ from lcpd.scheduler.policy import EDIT_WORTH_SAVING
 from lcpd.scheduler.queue import Following
 from lcpd.scheduler.report import Facts, report
 from lcpd.scheduler.request import Request, Stay
+from lcpd.scheduler.retries import Retries
 from lcpd.scheduler.slots import Resume
 from lcpd.scheduler.state import State
 from lcpd.scheduler.tally import Tally
@@ -31,7 +32,13 @@ class Actions:
     """Everything that is sent to the engine goes through here."""
 
     def __init__(
-        self, model: str, state: State, send: Callable[[p.ToWorker], None], metrics: Metrics, tally: Tally
+        self,
+        model: str,
+        state: State,
+        send: Callable[[p.ToWorker], None],
+        metrics: Metrics,
+        tally: Tally,
+        retries: Retries,
     ) -> None:
         """`send` raises NotReadyError while there is no engine."""
         self._model = model
@@ -39,6 +46,7 @@ class Actions:
         self._send = send
         self._metrics = metrics
         self._tally = tally
+        self._retries = retries
 
     def perform(self, action: d.Action, now: float) -> None:
         """Carry out one decision."""
@@ -226,6 +234,7 @@ class Actions:
 
     def _expire(self, request: Request, now: float) -> None:
         self._tally.over(request, "timed-out", now)
+        self._retries.left(request, now)
         waited = now - request.since + request.waited
         request.generation.emit(
             QueueTimedOut(

@@ -245,7 +245,7 @@ def _serve(view: View, now: float) -> Action | None:
     line = q.in_order(view.waiting, view.served, view.policy.ageing, now)
     suspect = q.next_suspect(line)
     for one in [suspect] if suspect else line:
-        if one.fetching or follows(one, view, now):
+        if one.blocked or follows(one, view, now):
             continue
         demand = Demand(one.tokens, one.reserve)
         known = view.known(one.request)

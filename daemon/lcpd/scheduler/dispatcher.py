@@ -8,7 +8,8 @@ is nothing to do, whenever something has happened or the time has come.
     ----------    --------------                          ----
     waiting       Launch (see `decide`)                   running
     waiting       closed                                  gone; its reply, if any, is left for a retry (`retries`)
-    waiting       Expire                                  over with QueueTimedOut
+    waiting       Expire                                  over with QueueTimedOut; the reply of an earlier try that it
+                                                          was to go on behind is left for the next one
     running       Finished, Failed                        over; the slot is idle
     running       Parked                                  parked: waits with what it has generated; the slot is idle
     running       closed                                  Cancel is sent; over when the engine confirms, and the
@@ -78,8 +79,8 @@ class Dispatcher:
         """`send` raises NotReadyError while there is no engine.  `on_over`: see `Tally`."""
         self._state = State(policy, SlotTable(slots), Keeper(cache, policy, metrics))
         self._tally = Tally(self._state, metrics, on_over)
-        self._actions = Actions(model, self._state, send, metrics, self._tally)
         self._retries = Retries(self._state)
+        self._actions = Actions(model, self._state, send, metrics, self._tally, self._retries)
         self._news = News(self._state, self._tally, self._retries)
         self._saver = Saver(self._state, self._actions)
         self._fetching = Fetching(self._state, self._pump)

@@ -116,8 +116,10 @@ def place(
     """The cheapest placement that fits into `capacity` cells once other idle slots are emptied; None: there is none.
 
     Among equals what comes from the slot itself is taken, then the slot used longest ago.  `modest`: nothing that
-    belongs to others is given up for it, so that it goes on where it is or into an empty slot.
+    belongs to others is given up for it, so that it goes on where it is or into an empty slot.  Where no slot is busy,
+    there is one for every demand that fits into `capacity`, unless it is `modest`: what RAM alone offers fits, too.
     """
+    known = known.within(capacity)
     by_seq = {slot.seq: slot for slot in slots}
 
     def cost(placement: Placement) -> tuple[int, bool, float, int]:

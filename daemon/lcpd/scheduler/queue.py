@@ -51,8 +51,8 @@ class Waiting:
     """Deadline of all its following; None before the first."""
     anticipates: bool = False
     """Whether it only prefills what may come; never in line."""
-    fetching: bool = False
-    """Whether it waits for the disk, or for an earlier try of itself to be stopped, while others may pass."""
+    blocked: bool = False
+    """Whether its state is being read from disk, or an earlier try of it is still being stopped: others may pass."""
     suspicion: tuple[int, ...] = ()
     """What speaks for its having crashed the engine; nothing but zeros: nothing does."""
 

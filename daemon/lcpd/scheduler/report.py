@@ -235,7 +235,7 @@ def _in_slot(facts: Facts, seq: int) -> str:
     slot = next((slot for slot in facts.slots if slot.seq == seq), None)
     if slot is not None and slot.busy:
         return f"slot {seq}, which holds them, is busy"
-    return "to go on from there would have cost more than to compute them"
+    return "to go on from there would have cost more than to compute them, or taken more cells than there are"
 
 
 def _lost(begin: int, end: int, past: Past) -> list[Recomputed]:

@@ -191,7 +191,7 @@ class Request:
             follow_until=self.follow_until,
             anticipates=self.anticipates,
             suspicion=self.record.weight,
-            fetching=self.fetching or self.retries is not None,
+            blocked=self.fetching or self.retries is not None,
         )
 
     def as_running(self, stay: Stay, pending: tuple[int, ...]) -> Running:

@@ -4,11 +4,12 @@ A client whose time-out strikes sends the same request once more, after a second
 takes longer than the time-out would never come.  Its prompt loses nothing anyway: what was computed of it stays in the
 slot.  So nothing is kept running for somebody who may not come back: the request is cancelled, only its reply so far is
 remembered for `retry_grace` seconds, and an equal request of the same client goes on behind it, as requests do after a
-crash of the engine.  One that comes while the first is still being stopped waits for that.
+crash of the engine.  One that comes while the first is still being stopped waits for that.  A retry that is over
+before it began, because its client went away too or no slot came free for it in time, leaves that reply once more.
 
 Equal are requests of one client with the same prompt and the same fields for the sampler.  But somebody who saw the
 beginning of a reply, stopped it and asks again wants another one.  So one that is sampled at random is remembered only
-where nothing of it was shown: where it was not streamed.
+where nothing of it was shown: where it was not streamed, or had not begun.
 """
 
 from __future__ import annotations
@@ -71,11 +72,12 @@ class Retries:
             request.go_on_behind(leftover.generated, leftover.said)
 
     def left(self, request: Request, now: float) -> None:
-        """A request that nobody listens to is over: its reply goes to who has asked again, or may still do so."""
+        """A request is over that nobody listens to, or that was never started: its reply goes to who has asked again,
+        or may still do so."""
         retry = next((other for other in self._state.requests.values() if other.retries == request.id), None)
         if retry is not None:
             retry.retries = None
-        if not request.recalled or not request.said or request.generation.answered:
+        if not (request.recalled or request.untold) or not request.said or request.generation.answered:
             return
         generated, said = tuple(request.generated), tuple(request.said)
         if retry is not None:
@@ -97,7 +99,8 @@ class Retries:
         """Forget all replies, those of requests that are being stopped, too."""
         self._left.clear()
         for request in self._state.requests.values():
-            request.recalled = request.recalled and not request.closed
+            if request.closed:
+                request.recalled, request.untold = False, ()
 
 
 def _is_reproducible(prompt: Prompt) -> bool:

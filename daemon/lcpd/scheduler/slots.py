@@ -15,7 +15,7 @@ logits are not part of a sequence's state.  Only where nothing is sampled it may
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,13 @@ class Known:
     """Positions on its path, ascending."""
     segments: tuple[tuple[int, int], ...] = ()
     """Begin and end of each, ascending; the last one may reach beyond what is covered."""
+
+    def within(self, capacity: int) -> Known:
+        """What of it can be read into `capacity` cells: the last segment is read whole, though it may have been saved
+        of a longer prompt, in a larger context."""
+        if not self.segments or self.segments[-1][1] <= capacity:
+            return self
+        return replace(self, covered=self.segments[-1][0], segments=self.segments[:-1])
 
 
 @dataclass(frozen=True)

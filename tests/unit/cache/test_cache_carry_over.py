@@ -193,6 +193,47 @@ async def test_a_planned_stop_brings_what_slots_hold_into_the_arena_once_request
     assert (second.cache.covered(HEAD), second.cache.covered(path(7, 8, 9))) == (12, 3)
 
 
+@pytest.mark.parametrize("fails", ["_verify", "write"])
+async def test_what_fails_once_in_the_background_is_logged_and_changes_are_listed_all_the_same(
+    first: Life, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    monkeypatch.setattr("lcpd.carry_over.LIST_INTERVAL", 0.01)
+    fail_once(monkeypatch, first.carry_over, fails)
+    generation = first.generation
+    first.save(HEAD)
+    first.carry_over.start(first)
+    await until(lambda: "a defect" in caplog.text)
+    first.save(path(7, 8, 9))
+    await until(lambda: first.generation > generation)
+    await first.carry_over.finish(first)
+
+
+@pytest.mark.parametrize("fails", ["_verify", "write"])
+async def test_a_planned_stop_saves_and_lists_although_the_background_failed(
+    first: Life, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    fail_once(monkeypatch, first.carry_over, fails)
+    first.save(HEAD)
+    first.carry_over.start(first)
+    await until(lambda: "a defect" in caplog.text)
+    first.save(path(7, 8, 9))
+    await first.carry_over.finish(first)
+    second = Life(first)
+    second.carry_over.on_model(INFO)
+    assert (second.cache.covered(HEAD), second.cache.covered(path(7, 8, 9))) == (12, 3)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, carry_over: CarryOver, name: str) -> None:
+    """Make a method fail the first time."""
+    method = getattr(carry_over, name)
+
+    def fail() -> None:
+        monkeypatch.setattr(carry_over, name, method)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(carry_over, name, fail)
+
+
 async def test_a_stop_that_takes_too_long_still_writes_the_list(
     first: Life, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

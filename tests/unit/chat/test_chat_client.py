@@ -16,6 +16,7 @@ from fakes import vocab
 from fakes.chat import DIE, DIE_ONCE, GARBAGE, HANG, chat_command, refuse
 from lcpd.chat.client import ChatClient, ChatCrashed, ChatRefused, ChatSettings, ChatUnavailable, Reply
 from lcpd.engine.protocol import unpack
+from lcpd.ipc.channel import DaemonChannel
 
 Make = Callable[..., ChatClient]
 
@@ -130,6 +131,29 @@ async def test_a_caller_that_gives_up_does_not_disturb_the_others(make: Make) ->
 
 
 # ---- the process dies -------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    send = DaemonChannel.send
+
+    def record(channel: DaemonChannel[Any], message: Any) -> None:
+        sent.append(getattr(message, "text", ""))
+        send(channel, message)
+
+    monkeypatch.setattr(DaemonChannel, "send", record)
+    client = make(call_timeout=0.5)
+    await client.start()
+    hanging = asyncio.create_task(tokenize(client, HANG))
+    given_up = [asyncio.create_task(tokenize(client, f"gone {i}")) for i in range(20)]
+    last = asyncio.create_task(tokenize(client, "here"))
+    await asyncio.sleep(0.1)
+    for task in given_up:
+        task.cancel()
+    with pytest.raises(ChatCrashed):
+        await hanging
+    assert await last == "here"
+    assert [text for text in sent if text.startswith("gone")] == ["gone 0"]  # it was on its way
 
 
 async def test_a_process_killed_while_idle_is_replaced(make: Make) -> None:

@@ -136,6 +136,44 @@ def test_texts_are_forgotten_when_they_are_too_long_together_but_the_newest_stay
     assert memo.tokens(chat(6))[1] > 0
 
 
+@pytest.mark.parametrize("text", [chat(3), chat(4)])
+def test_what_was_remembered_for_one_scope_is_not_used_for_another(text: str) -> None:
+    toy = Toy(True)
+    memo = TokenMemo(toy, SPECIALS)
+    memo.tokens(chat(3), scope=1)
+    toy.characters = 0
+    assert memo.tokens(text, scope=2)[1] == 0
+    assert toy.characters == len(text)
+    assert memo.tokens(chat(3), scope=1)[1] > 0
+
+
+def test_one_text_can_be_known_in_two_scopes_and_both_count_against_what_may_be_kept() -> None:
+    text = chat(5)
+    for capacity, max_chars in ((2, 10**6), (9, len(text) * 5 // 2)):
+        memo = TokenMemo(Toy(True), SPECIALS, capacity, max_chars)
+        for scope in (1, 2):
+            memo.tokens(text, scope)
+        assert memo.tokens(text, 1)[1] == memo.tokens(text, 2)[1] > 0
+        memo.tokens("other" + text, 3)
+        assert (memo.tokens(text, 2)[1] > 0, memo.tokens(text, 1)[1]) == (True, 0)
+
+
+def test_what_is_not_to_be_remembered_uses_what_is_known_and_leaves_no_trace() -> None:
+    toy = Toy(True)
+    memo = TokenMemo(toy, SPECIALS, capacity=2)
+    memo.tokens(chat(3))
+    memo.tokens("other")
+    assert memo.tokens(chat(3), remember=False)[1] > 0
+    tokens, reused = memo.tokens(chat(6), remember=False)
+    assert reused > 0
+    assert tokens.tolist() == Toy(True)(chat(6), True).tolist()
+    toy.characters = 0
+    memo.tokens(chat(6), remember=False)
+    assert toy.characters > len(chat(6)) - len(chat(3))  # again, as it is not known
+    memo.tokens("one more")
+    assert memo.tokens(chat(3))[1] == 0  # its turn to go had not been put off
+
+
 @given(st.text("ab", max_size=20), st.text("ab", max_size=20), st.text("ab", max_size=40))
 def test_the_common_prefix_of_two_texts_is_as_long_as_possible(a: str, b: str, head: str) -> None:
     a, b = head + a, head + b

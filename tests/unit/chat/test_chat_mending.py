@@ -41,6 +41,7 @@ def test_what_is_open_is_closed_or_left_alone(value: dict, data: st.DataObject) 
         ("", None),
         ("[1", None),
         ('{"a": 1} x', None),
+        ('{"a": ' + "[" * 5000, None),
     ],
 )
 def test_nothing_is_guessed(arguments: str, added: str | None) -> None:
@@ -102,3 +103,7 @@ def test_what_no_call_was_made_of_is_found(raw: str, calls: int, rest: str) -> N
 
 def test_one_opening_for_several_calls_leaves_nothing_over() -> None:
     assert unread('[TOOL_CALLS][{"name": "a"}, {"name": "b"}]', ["[TOOL_CALLS]"], 2) == ""
+
+
+def test_what_is_nested_too_deep_to_be_read_does_not_go_on() -> None:
+    assert continuation('{"a"', '{"a": ' + "[" * 5000) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lcpd.chat import schema as sc
 
@@ -72,6 +74,76 @@ def test_keywords_that_llama_cpp_passes_over_beside_others_are_found(schema, key
 )
 def test_schemas_that_are_obeyed_pass(schema):
     assert sc.ignored_keyword(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "wanted"),
+    [
+        ("required", 5, "a list of texts"),
+        ("required", True, "a list of texts"),
+        ("required", [["a"]], "a list of texts"),
+        ("allOf", 5, "a list of schemas"),
+        ("anyOf", {}, "a list of schemas"),
+        ("oneOf", [5], "a list of schemas"),
+        ("prefixItems", "a", "a list of schemas"),
+        ("items", 5, "a schema or a list of schemas"),
+        ("items", [{}, None], "a schema or a list of schemas"),
+        ("additionalProperties", "no", "a schema"),
+        ("properties", [], "an object of schemas"),
+        ("properties", {"a": 5}, "an object of schemas"),
+        ("$defs", 5, "an object of schemas"),
+        ("definitions", {"a": []}, "an object of schemas"),
+        ("$ref", 5, "a text"),
+        ("pattern", {}, "a text"),
+        ("format", 5, "a text"),
+        ("type", {}, "a text or a list of texts"),
+        ("type", [["string"]], "a text or a list of texts"),
+        ("enum", "a", "a list"),
+        ("minLength", "1", "a whole number of at least 0"),
+        ("maxItems", -1, "a whole number of at least 0"),
+        ("maxLength", True, "a whole number of at least 0"),
+        ("exclusiveMinimum", True, "a number"),
+        ("maximum", "5", "a number"),
+    ],
+)
+def test_a_keyword_of_another_shape_is_found_with_its_place_and_what_it_must_be(keyword, value, wanted):
+    assert sc.malformed({keyword: value}) == (keyword, "#", wanted)
+    inside = {"type": "object", "properties": {"a": {"items": [{}, {keyword: value}]}}}
+    assert sc.malformed(inside) == (keyword, "#/properties/a/items/1", wanted)
+
+
+def test_null_and_what_constrains_nothing_have_any_shape():
+    assert sc.malformed({**OBJECT, "required": None, "properties": None, "title": 5, "examples": 5, "x": []}) is None
+    assert sc.ignored_keyword({"type": "object", "required": None, "properties": None}) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.sampled_from(["string", "array", "#", "#/a"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["a", "type", "format", "not", "$defs", "definitions", *sorted(sc.CONSTRAINTS)]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+SCHEMAS = st.dictionaries(st.sampled_from(["a", "type", "$defs", *sorted(sc.CONSTRAINTS)]), JSON, max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SCHEMAS)
+def test_any_json_can_be_judged(schema):
+    for keyword, path, *_ in filter(None, [sc.malformed(schema) or sc.ignored_keyword(schema)]):
+        assert keyword in sc.CONSTRAINTS | {"type", "format", "$defs", "definitions"}
+        assert path.startswith("#")
+    sc.patterns(schema)
+
+
+@pytest.mark.parametrize("schema", [OBJECT, WRAPPED, {"items": True}, {"minimum": 0.5}, {"anyOf": [True, {}]}])
+def test_what_is_well_formed_passes(schema):
+    assert sc.malformed(schema) is None
 
 
 def test_property_names_and_values_are_no_keywords():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lcpd.chat.tool_schemas import PROPERTIES_MAX, blamed_on_tools, too_large
 
@@ -37,6 +39,23 @@ def test_objects_inside_others_count_for_themselves():
 @pytest.mark.parametrize("tools", [None, "text" * 9000, ["text" * 9000], [{"function": "text" * 9000}]])
 def test_other_shapes_are_left_to_llama_cpp(tools):
     assert too_large(json.dumps({"tools": tools, "padding": "x" * 20_000}).encode()) is None
+
+
+NAMES = ["function", "name", "parameters", "properties", "items", "anyOf", "$defs", "additionalProperties", "a"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text("a", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(JSON)
+def test_any_json_among_the_tools_can_be_judged(parameters):
+    for tool in (parameters, {"function": {"parameters": parameters}}):
+        asked = json.dumps({"tools": [{"padding": "x" * 20_000, **tool} if isinstance(tool, dict) else tool]})
+        assert too_large(asked.encode().ljust(20_000)) is None
+        assert blamed_on_tools("no user message", asked.encode()) == "no user message"
 
 
 def test_a_refused_grammar_is_blamed_on_the_tools_that_it_was_made_of():

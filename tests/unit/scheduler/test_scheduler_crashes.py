@@ -176,6 +176,21 @@ async def test_what_does_not_fit_into_a_smaller_context_after_a_restart_is_an_er
         await events(large)
 
 
+async def test_in_a_smaller_context_a_prompt_goes_on_before_the_segment_that_does_not_fit_into_it_any_more() -> None:
+    engine = Engine(n_ctx=400).up()
+    for size in (50, 120):
+        engine.dispatcher.submit(prompt("x" * size))
+        engine.run(engine.start(), reply="")
+        engine.dispatcher.save(0)
+        assert engine.save() == []
+    engine.dispatcher.on_down("out of memory", "memory")
+    engine.info = replace_info(engine.info, n_ctx=100)
+    engine.up()
+    engine.dispatcher.submit(prompt("x" * 95, max_tokens=5))
+    start = engine.start()
+    assert (start.begin, [(one.begin, one.end) for one in start.segments]) == (50, [(0, 50)])
+
+
 async def test_an_anticipation_during_which_the_engine_dies_is_over() -> None:
     engine = Engine().up()
     ahead = engine.dispatcher.submit(Prompt(prompt("hello").tokens, (), b"{}", 0, kind="prefill"))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +120,53 @@ def test_the_victim_is_the_idle_slot_used_longest_ago_whose_cells_come_free() ->
     assert victim(slots, keep=(1, 2, 3)) is None
 
 
+# ---- a segment that reaches further than the context ---------------------------------------------------------
+
+LONG = np.zeros(15_000, np.int32)
+CONTEXT = 16_384
+SEGMENTS = ((0, 10_000), (10_000, 14_636), (14_636, 16_684))
+"""The last one belongs to an older conversation that was longer than the context is now."""
+
+
+@pytest.mark.parametrize(
+    ("known", "rolls_back", "expected"),
+    [
+        pytest.param(Known(14_999, (), SEGMENTS), True, Resume(14_636, peak=14_636), id="where that segment begins"),
+        pytest.param(
+            Known(14_999, (9_000, 12_000, 14_900), SEGMENTS),
+            False,
+            Resume(12_000, restore=True, peak=14_636),
+            id="at the last checkpoint before it",
+        ),
+        pytest.param(Known(14_999, (14_900,), SEGMENTS), False, COLD, id="nowhere: there is no checkpoint before it"),
+        pytest.param(Known(14_999, (), ((0, 16_684),)), True, COLD, id="nowhere: it is the only segment"),
+    ],
+)
+def test_a_prompt_whose_last_segment_does_not_fit_into_the_context_goes_on_before_it(
+    known: Known, rolls_back: bool, expected: Resume
+) -> None:
+    placed = place([Slot(0)], Demand(LONG, CONTEXT), known, rolls_back, CONTEXT, Costs())
+    assert placed == Placement(0, expected)
+
+
+def test_what_a_slot_holds_of_a_segment_that_does_not_fit_is_used() -> None:
+    mine = Slot(0, LONG[:14_800], (Run(0, 14_800),))
+    placed = place([mine], Demand(LONG, CONTEXT), Known(14_999, (), SEGMENTS), True, CONTEXT, Costs())
+    assert placed == Placement(0, Resume(14_800, 0, 14_800))
+
+
+def test_a_segment_that_just_fits_into_the_context_is_read() -> None:
+    placed = place([Slot(0)], Demand(LONG, CONTEXT), Known(14_999, (), SEGMENTS), True, 16_684, Costs())
+    assert placed == Placement(0, Resume(14_999, peak=16_684))
+
+
+def test_a_segment_that_fits_into_the_context_but_not_beside_what_runs_is_waited_for() -> None:
+    other = slot(1, "x" * 1_000, request=1)
+    known = Known(14_999, (), SEGMENTS)
+    assert place([Slot(0), other], Demand(LONG, 15_000), known, True, 17_683, Costs()) is None
+    assert place([Slot(0), other], Demand(LONG, 15_000), known, True, 17_684, Costs()) is not None
+
+
 _TEXT = st.text("ab", max_size=10)
 
 
@@ -157,9 +207,20 @@ def test_the_chosen_placement_is_possible_fits_and_costs_no_more_than_a_cold_sta
     assert placed.tokens.tolist() == tokens(prompt)[: chosen.resume.begin].tolist()
 
 
-@given(tables(), st.text("ab", min_size=1, max_size=10), st.booleans())
+@st.composite
+def known_of(draw: st.DrawFn, size: int) -> Known:
+    """What RAM may hold of a prompt of `size` tokens; the last segment may reach further."""
+    covered = draw(st.integers(0, size))
+    cuts = sorted(draw(st.sets(st.integers(1, covered - 1), max_size=3))) if covered > 1 else []
+    bounds = [0, *cuts, covered + draw(st.integers(0, 5))] if covered else []
+    checkpoints = draw(st.sets(st.integers(1, size), max_size=3))
+    return Known(covered, tuple(sorted(checkpoints)), tuple(pairwise(bounds)))
+
+
+@given(tables(), st.text("ab", min_size=1, max_size=10), st.booleans(), st.data())
 def test_a_prompt_always_finds_a_place_when_nothing_runs_and_the_cache_could_hold_it(
-    slots: list[Slot], prompt: str, rolls_back: bool
+    slots: list[Slot], prompt: str, rolls_back: bool, data: st.DataObject
 ) -> None:
     idle = [replace(s, request=None) for s in slots]
-    assert where(idle, prompt, rolls_back=rolls_back, capacity=len(prompt) + 1) is not None
+    known = data.draw(known_of(len(prompt)))
+    assert where(idle, prompt, known, rolls_back, capacity=len(prompt) + 1) is not None

@@ -9,7 +9,7 @@ import pytest
 from dispatcher_bench import Engine, events, finished, prompt, text
 
 from lcpd.engine import protocol as p
-from lcpd.scheduler.generation import Begun, Done, Generation, Prompt, Text
+from lcpd.scheduler.generation import Begun, Done, Generation, Prompt, QueueTimedOut, Text
 
 HELLO = prompt("hello", client="ada")
 GRACE = 5.0
@@ -130,6 +130,51 @@ async def test_a_retry_that_vanishes_before_it_is_started_leaves_the_reply_to_th
     e.run(busy_start)
     assert text(started(e).reply) == "xyz"
     busy.close()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_retry_for_which_no_slot_comes_free_in_time_leaves_the_reply_to_the_next_one(streamed: bool) -> None:
+    e = engine(queue_timeout=10)
+    vanish(e)
+    e.dispatcher.submit(prompt("others", client="bob"))
+    busy = started(e)
+    asked = replace(HELLO, streamed=streamed)
+    late = e.dispatcher.submit(asked)
+    e.clock.advance(10)
+    with pytest.raises(QueueTimedOut):
+        await events(late)
+    e.clock.advance(GRACE - 1)
+    third = e.dispatcher.submit(asked)
+    e.run(busy)
+    start = started(e)
+    assert (start.request, text(start.reply)) == (third.id, "xyz")
+
+
+async def test_a_retry_that_waits_too_long_for_the_first_try_to_be_stopped_leaves_its_reply_to_the_next_one() -> None:
+    e = engine(queue_timeout=10)
+    first = e.dispatcher.submit(HELLO)
+    start = begin(e, "xyz")
+    first.close()
+    late = e.dispatcher.submit(HELLO)
+    e.take()
+    e.clock.advance(10)
+    with pytest.raises(QueueTimedOut):
+        await events(late)
+    e.say(finished(start.request, "xy", "cancelled"))
+    e.dispatcher.submit(HELLO)
+    assert text(e.start().reply) == "xyz"
+
+
+async def test_a_streamed_retry_that_vanishes_before_it_is_started_has_shown_nothing_and_leaves_the_reply_too() -> None:
+    e = engine()
+    vanish(e)
+    e.dispatcher.submit(prompt("others", client="bob"))
+    busy = started(e)
+    streamed = replace(HELLO, streamed=True)
+    e.dispatcher.submit(streamed).close()
+    e.dispatcher.submit(streamed)
+    e.run(busy)
+    assert text(started(e).reply) == "xyz"
 
 
 async def test_one_that_was_parked_is_remembered_too() -> None:
@@ -279,6 +324,19 @@ async def test_a_purge_forgets_replies_also_of_what_is_being_stopped() -> None:
     for asked in (HELLO, prompt("others")):
         e.dispatcher.submit(asked)
         assert e.start().reply == b""
+
+
+async def test_a_purge_forgets_what_a_retry_that_is_being_stopped_had_of_an_earlier_try() -> None:
+    e = engine()
+    vanish(e)
+    retry = e.dispatcher.submit(HELLO)
+    start = e.start()
+    retry.close()
+    e.dispatcher.forget()
+    e.say(p.Started(start.request, start.begin), finished(start.request, "", "cancelled"))
+    e.take()
+    e.dispatcher.submit(HELLO)
+    assert started(e).reply == b""
 
 
 async def test_a_retry_goes_on_behind_the_reply_also_when_the_engine_dies_meanwhile() -> None:

@@ -49,7 +49,7 @@ def _text_of(arguments: str, begun: str) -> str:
     """`begun`: what is to be taken where the arguments were cut off."""
     try:
         values = json.loads(arguments, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: nested too deep to be read
         return begun
     if isinstance(values, dict):
         text = values.get(INPUT, next(iter(values.values()), None) if len(values) == 1 else None)

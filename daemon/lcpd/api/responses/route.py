@@ -137,13 +137,13 @@ async def _prepare(request: web.Request, body: ResponsesBody, plain: Json, fits:
         fields, rules = r.normalised(request, fields)
         rendered_body = chat_body(engine_fields(fields, 0))
         asked = Asked("chat", msgspec.json.encode(rendered_body), scope=r.scope_of(request))
-        rendered = await _render(context, asked, fields, fits)
+        rendered = await _render(context, asked, fields, r.stores(request.headers), fits)
     return _Prepared(asked, rendered, fields, box, new_items, rules)
 
 
-async def _render(context: Context, asked: Asked, fields: Json, fits: int) -> Rendered:
+async def _render(context: Context, asked: Asked, fields: Json, store: bool, fits: int) -> Rendered:
     with r.api_errors("messages", fields):
-        return await context.chat.render(asked.dialect, asked.body, scope=asked.scope, context=fits)
+        return await context.chat.render(asked.dialect, asked.body, scope=asked.scope, context=fits, store=store)
 
 
 def _looked_up(items: list[Json], store: ResponseStore, owner: str) -> list[Json]:

@@ -59,7 +59,7 @@ async def measure(conversations: int, scrapes: int, profile: bool) -> int:
     arena = Arena(256 << 20)
     cache, metrics = PromptCache(arena), Metrics()
     Dispatcher("a-model", 4, Policy(), cache, lambda message: None, metrics)
-    worker = SimpleNamespace(pid=None, state=State.READY, info=None, load_seconds=1.0)
+    worker = SimpleNamespace(pid=None, state=State.READY, info=None, load_seconds=1.0, shrunk="")
     live = Live(metrics, Settings(), "a-model", worker, worker)  # type: ignore[arg-type]
     fill(cache, conversations)
     make_series(metrics)

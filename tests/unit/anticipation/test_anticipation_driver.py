@@ -46,7 +46,7 @@ class Chat:
         if self.error:
             raise self.error
         tokens, spans = rendered([*json.loads(body)["messages"], *json.loads(more)])
-        return Rendered(0, pack(tokens), spans, b"{}", b"{}", -1, 0)
+        return Rendered(0, pack(tokens), spans, b"{}", b"{}", -1)
 
 
 class Dispatcher:

@@ -100,7 +100,15 @@ def descriptors(pid: int) -> int | None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Space that the files below a folder take up; files that vanish meanwhile count nothing."""
+    """Space that the files below a folder take up.
+
+    A walk that takes its time counts a file that is removed and the one that is then written in its place, so the least
+    of a few is told.
+    """
+    return min(_walked(folder) for _ in range(3))
+
+
+def _walked(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):

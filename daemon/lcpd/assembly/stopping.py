@@ -7,7 +7,8 @@
     nothing is computed or restored ahead any more    at once
     what slots hold is brought into RAM, and listed   carry_over.STOP_WITHIN
     what the disk lacks is written                    FLUSH_WITHIN, and what an answer of the disk may take
-    the chat process and the worker end               `engine.stop_timeout` each
+    the chat process ends                             seconds, which _SPARE has room for
+    the worker ends                                   `engine.stop_timeout`, and until it has gone
     the tracer ends, the arena is closed              hardly anything
 
 The engine goes after everything that needs it, and storage after everything that is kept in it.

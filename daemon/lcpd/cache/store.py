@@ -48,9 +48,9 @@ _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.blob")
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 _DATABASE = "cache.db"
 _BESIDE = ("-wal", "-shm", "-journal")
+"""What SQLite appends to that for its other files."""
 _SECTOR = 512
 """Bytes in one of `st_blocks`."""
-"""What SQLite appends to that for its other files."""
 _LOCK = "lock"
 _BUSY_TIMEOUT = 5.0
 """Seconds that SQLite may wait for its lock, which nobody else should hold."""

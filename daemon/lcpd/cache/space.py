@@ -91,12 +91,21 @@ class Space:
         builds on.  `now`: unix seconds.
         """
         size += self._shelf.store.growth
-        lacking = self.used + size - self._size
-        if lacking <= 0:
-            return True
-        staying = sum(entry.size for entry in with_all_below(keep()))
-        if self._shelf.catalogue.size - staying < lacking:
-            return False
+        await self.look()
+        while (lacking := self.used + size - self._size) > 0:
+            staying = sum(entry.size for entry in with_all_below(keep()))
+            if self._shelf.catalogue.size - staying < lacking:
+                return False
+            if not await self._forget(lacking, keep, now, economics):
+                return False
+            await self.remove()
+            await self.look()  # the index's log is longer now
+        return True
+
+    async def _forget(
+        self, lacking: int, keep: Callable[[], Collection[Entry]], now: float, economics: Economics
+    ) -> bool:
+        """Forget what is worth least, `lacking` bytes of it; False where there is not so much."""
         fresh = False
         while lacking > 0:
             if not fresh and not self._is_ranked(now):
@@ -107,11 +116,10 @@ class Space:
                 self.forget(entry, "room")
                 lacking -= entry.size
             elif fresh:
-                break
+                return False
             else:
                 self._ranked_at = -math.inf  # what was written since then is to be looked at too
-        await self.remove()
-        return self.used + size <= self._size
+        return True
 
     def _is_ranked(self, now: float) -> bool:
         return self._ranking.catalogue is self._shelf.catalogue and abs(now - self._ranked_at) < _RANK_EVERY

@@ -217,7 +217,7 @@ def _sync_folder(folder: Path) -> None:
 class DiskStore:
     """A `BlobStore` in a folder."""
 
-    growth = 64 << 10  # a row in SQLite's log, which grows in pages of 4 KiB, and a folder
+    growth = 256 << 10  # a folder, and a row in SQLite's log, 200 of which are copied to the database when it is full
 
     def __init__(self, folder: Path) -> None:
         """Touches nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,26 @@ async def test_nothing_goes_for_what_cannot_fit_nor_what_is_needed_for_it():
     assert bench.disk.stats().files == 6
     assert await space.make_room(8 * 4096, list, bench.wall, economics)
     assert bench.removed("room") == 2
+    await stop(bench)
+
+
+async def test_more_goes_where_the_index_has_grown_by_removing():
+    class Logging(MemoryStore):
+        log = 0
+
+        def remove(self, keys: Sequence[str]) -> None:
+            super().remove(keys)
+            self.log = 4096
+
+        def overhead(self) -> int:
+            return self.log
+
+    bench = DiskBench(Logging(), size=12 * 4096)
+    await bench.start()
+    await bench.put_away(TALK)
+    assert bench.disk.stats().files == 6
+    assert await bench.disk._space.make_room(8 * 4096, list, bench.wall, bench.cache.economics)
+    assert (bench.removed("room"), bench.disk.stats().used) == (3, 4 * 4096)
     await stop(bench)
 
 

@@ -244,7 +244,7 @@ def test_removed_files_are_gone(folder):
 
 def test_folders_and_index_are_counted_and_what_the_next_file_adds_to_them(folder):
     store, _ = fresh(folder)
-    for number in range(100):
+    for number in range(300):
         counted = store.overhead() + store.growth
         store.put(f"key-{number}", b"header" * 100, [b"state"])
         beside = sum(path.lstat().st_blocks for path in folder.rglob("*") if path.suffix != ".blob") * 512

@@ -36,6 +36,8 @@ class Space:
         self._wake = wake
         self._doomed: dict[str, int] = {}
         """Keys of files that are not known any more but still there, with the bytes that they take up."""
+        self.free = 0
+        """Bytes that were free on the file system at the last look."""
         self._overhead = 0
         self._ranking = Ranking(shelf.catalogue, shelf.rolls_back)
         self._ranked_at = -math.inf
@@ -130,8 +132,7 @@ class Space:
             await asyncio.sleep(0)
         self._ranked_at = now
 
-    async def look(self) -> int:
-        """Bytes that are free on the file system."""
+    async def look(self) -> None:
+        """Ask the file system how much is free, and how much the index takes up."""
         store = self._shelf.store
-        free, self._overhead = await self._thread.call(lambda: (store.free(), store.overhead()))
-        return free
+        self.free, self._overhead = await self._thread.call(lambda: (store.free(), store.overhead()))

@@ -217,7 +217,7 @@ class Writer:
         if not await self._space.make_room(blocks(length), keep, self._wall(), self._cache.economics):
             self._shelf.counts.skipped["size"] += 1
             return False
-        free = await self._space.look()
+        free = self._space.free  # just looked at
         if free - length < self._limits.floor:
             self._shelf.counts.skipped["floor"] += 1
             raise StoreError(

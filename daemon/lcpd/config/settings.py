@@ -15,6 +15,7 @@ from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lcpd.config.sizes import LARGEST, Size
+from lcpd.models.reference import FORMS
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 Switch = Literal["auto", "on", "off"]
@@ -132,8 +133,7 @@ class ModelSettings(Section):
     ref: str = Field(
         default="demo:hybrid",
         min_length=1,
-        description="The model: a path to a .gguf file, demo:hybrid, demo:smollm2, demo:gemma3 or"
-        " hf:OWNER/REPO[:QUANT].",
+        description=f"The model: {FORMS}.",
     )
     alias: str | None = Field(
         default=None,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lcpd.models.catalogue import PACKAGED
 
-FORMS = "a path to a .gguf file, demo:hybrid, demo:smollm2, demo:gemma3 or hf:OWNER/REPO[:QUANT]"
+_DEMOS = ", ".join(f"demo:{name}" for name in ("hybrid", *PACKAGED))
+FORMS = f"a path to a .gguf file, {_DEMOS} or hf:OWNER/REPO[:QUANT]"
 
 _HUB = re.compile(r"hf:(?P<owner>[^/:]+)/(?P<repo>[^/:]+)(?::(?P<quant>[^/:]+))?")
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)

@@ -70,6 +70,8 @@ class StateMover:
         try:
             self._check(command)
             segments = [segment for segment in command.segments if segment.end > command.shared]
+            for segment in segments:
+                self._look_at(segment)
             self._share(command, job)
             held, checkpoint, intact = command.shared, command.restore, None
             for segment in segments:
@@ -140,6 +142,15 @@ class StateMover:
             # Window cells that two sequences hold could not be used again when the window has passed them.
             context.read_state(seq, context.take_checkpoint(source), partial=True)
 
+    def _look_at(self, segment: p.Segment) -> None:
+        """Raises StateError where libllama must not believe what a segment says about itself, DamagedPiece where that
+        is why."""
+        data = self._array(segment.piece.extent)
+        if not self._context.believable(data, segment.begin, segment.end):
+            self._checker.begin(segment.piece, data, _name(segment))()
+            count = self._context.cells_in(data)
+            raise StateError(f"the bytes of the {_name(segment)} describe another one, which holds {count} tokens")
+
     def _append(self, seq: int, segment: p.Segment, held: int, check: Callable[[], None]) -> None:
         """Add the part of a segment that lies beyond `held`; `check` tells whether it is damaged.
 
@@ -161,10 +172,6 @@ class StateMover:
         Raises StateError, or DamagedPiece where that is why; no cell that is free then has anything of the segment.
         """
         context = self._context
-        if not context.believable(data, segment.begin, segment.end):
-            check()
-            count = context.cells_in(data)
-            raise StateError(f"the bytes of the {_name(segment)} describe another one, which holds {count} tokens")
         try:
             context.read_state(into, data, partial=False)
         except StateError:  # of what it refuses libllama leaves nothing

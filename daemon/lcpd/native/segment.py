@@ -48,4 +48,9 @@ def _hold(segment: Bytes, cell: np.dtype[np.void], begin: int, end: int) -> bool
     cells = segment[_BEFORE_CELLS:after].view(cell)
     alike = (cells["count"] == 1).all() and (cells["seq"] == cells["seq"][0]).all()
     transposed = int(segment[after : after + 4].view("<u4")[0])  # libllama takes any number but 0 for 1
-    return bool(alike and transposed <= 1 and np.array_equal(np.sort(cells["position"]), np.arange(begin, end)))
+    return bool(alike and transposed <= 1 and _are(cells["position"], np.arange(begin, end, dtype=np.int32)))
+
+
+def _are(positions: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> bool:
+    """Whether the positions are those that are wanted, in any order; they are nearly always in this one."""
+    return np.array_equal(positions, wanted) or np.array_equal(np.sort(positions), wanted)

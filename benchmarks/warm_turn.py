@@ -59,16 +59,16 @@ class Clock:
         engine: Any = Supervisor
         read_body, render, send = api.read_body, chat.render, engine.send
 
-        async def timed_read(*arguments: Any) -> Any:
+        async def timed_read(*arguments: Any, **named: Any) -> Any:
             try:
-                return await read_body(*arguments)
+                return await read_body(*arguments, **named)
             finally:
                 self.note("read")
 
-        async def timed_render(*arguments: Any) -> Any:
+        async def timed_render(*arguments: Any, **named: Any) -> Any:
             self.note("validated")
             try:
-                return await render(*arguments)
+                return await render(*arguments, **named)
             finally:
                 self.note("rendered")
 

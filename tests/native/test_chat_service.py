@@ -115,6 +115,39 @@ def test_a_prompt_that_is_not_to_be_stored_is_not_remembered_but_finds_what_is(s
         assert (sum(tokenised) > len(LONG[1])) is again
 
 
+@pytest.fixture
+def evaluated(monkeypatch):
+    """The fields that are evaluated, in order."""
+    from lcpd.native import bridge
+
+    real = bridge.Request.__init__
+    fields = []
+
+    def counted(self, params, model, data):
+        fields.append(data)
+        real(self, params, model, data)
+
+    monkeypatch.setattr(bridge.Request, "__init__", counted)
+    return fields
+
+
+def test_fields_are_evaluated_once_for_all_turns_and_replies(service, evaluated):
+    turns = [LONG, ("assistant", "done"), ("user", "and now?")]
+    first = service.answer(p.Render(1, "chat", body(*turns[:1], tools=[READ_FILE])))
+    second = service.answer(p.Render(2, "chat", body(*turns, tools=[READ_FILE])))
+    assert first.fields == second.fields
+    service.answer(p.Push(3, 1, "hello", final=True, fields=second.fields))
+    assert evaluated.count(first.fields) == 1
+
+
+def test_no_evaluated_fields_are_kept_of_what_is_not_to_be_stored(service, evaluated):
+    call = p.Render(1, "chat", body(LONG, tools=[READ_FILE]), store=False)
+    fields = service.answer(call).fields
+    service.answer(call)
+    service.answer(p.Push(3, 1, "hello", final=True, fields=fields))
+    assert evaluated.count(fields) == 3
+
+
 def test_an_error_in_the_service_costs_one_request_and_tells_nothing_of_it(service, monkeypatch, capfd):
     def fails(*_):
         raise KeyError("secret")

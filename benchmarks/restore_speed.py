@@ -1,6 +1,6 @@
 """How fast state comes back from RAM: a worker's Start with segments, beside libllama's own calls on the same bytes.
 
-    python -m benchmarks.restore_speed [--model demo:hybrid] [--tokens 8192] [--segment 2048] [--rounds 15]
+    python -m benchmarks.restore_speed [--model demo:hybrid] [--tokens 8192] [--segment 2048] [--verify once]
 
 All in one process, round by round in changing order.  The goal is 95 % of the speed of `set_data` alone.
 """
@@ -218,7 +218,15 @@ def make_bench(model: Model, log: Any, options: argparse.Namespace) -> Bench:
     arena = Arena(options.arena << 20)
     said: list[p.FromWorker] = []
     view = ArenaView(arena.fd, arena.size)
-    loop = DecodeLoop(model, context, bridge.Params("--jinja"), said.append, arena=view, max_stall=60.0)
+    loop = DecodeLoop(
+        model,
+        context,
+        bridge.Params("--jinja"),
+        said.append,
+        arena=view,
+        max_stall=60.0,
+        verify_once=options.verify == "once",
+    )
     draw = np.random.default_rng(1)
     tokens = draw.integers(300, min(model.n_vocab, 4000), options.tokens).astype(np.int32)
     bench = Bench(context, arena, loop, said, tokens)
@@ -233,6 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--segment", type=int, default=2048, help="tokens of a segment, as the prompt cache makes them")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--verify", default="always", choices=("always", "once"), help="as cache.verify")
     parser.add_argument("--kv", default="f16")
     parser.add_argument("--flash-attn", default="off", choices=("off", "on"))
     parser.add_argument("--threads", type=int, default=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from loops import Engine, prompt_for
 
-from lcpd.cache import blob
+from lcpd.cache import arena, blob
 from lcpd.engine import damage, state
 from lcpd.engine import protocol as p
 
@@ -112,6 +112,57 @@ def test_all_cells_are_free_after_damage(stored, moment):
     engine.start(3, np.full(engine.context.n_ctx - 1, 100, np.int32), max_tokens=0)
     engine.run()
     assert not engine.of(p.Starved)
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """The sizes of what checksums are computed of to compare them."""
+    sizes = []
+
+    def counted(data):
+        sizes.append(len(data))
+        return arena.checksum(data)
+
+    monkeypatch.setattr(damage, "checksum", counted)
+    return sizes
+
+
+def forgetting(stored):
+    """Bring the segment back, and empty the sequence again."""
+    stored.bring()
+    stored.engine.context.clear(0)
+
+
+def test_pieces_are_checked_each_time(stored, moment, checked):
+    forgetting(stored)
+    once = len(checked)
+    forgetting(stored)
+    assert once > 0
+    assert len(checked) == 2 * once
+
+
+def test_or_if_so_wanted_until_they_were_found_right(stored, moment, checked):
+    stored.mover = state.StateMover(stored.engine.context, stored.engine.loop._mover._arena, verify_once=True)
+    stored.bytes[stored.layout.size // 2] ^= 1
+    for _ in range(2):
+        with pytest.raises(damage.DamagedPiece):
+            stored.bring()
+    stored.bytes[stored.layout.size // 2] ^= 1
+    forgetting(stored)
+    checked.clear()
+    forgetting(stored)
+    assert not checked
+
+
+def test_what_is_written_in_the_place_of_a_piece_is_checked_again(stored, moment, checked):
+    stored.mover = state.StateMover(stored.engine.context, stored.engine.loop._mover._arena, verify_once=True)
+    stored.bring()
+    cut = p.Cut(0, TOKENS, stored.segment.piece.extent)
+    list(stored.mover.save(p.Save("m", 0, [cut]), lambda: True))
+    stored.engine.context.clear(0)
+    checked.clear()
+    forgetting(stored)
+    assert len(checked) == 1
 
 
 def logits_beside_damage(stored):

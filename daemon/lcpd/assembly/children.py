@@ -69,6 +69,7 @@ def _context(plan: Plan) -> p.ContextSettings:
         mlock=model.mlock,
         emit_interval=plan.settings.engine.emit_interval,
         max_stall=plan.settings.scheduler.max_stall_ms / 1000,
+        verify_once=plan.settings.cache.verify == "once",
     )
 
 

@@ -331,6 +331,11 @@ class CacheSettings(Section):
         description="Memory for it, taken as it fills and never more than this; halved at the start until it fits into"
         " what is available. 0 = no prompt cache.",
     )
+    verify: Literal["always", "once"] = Field(
+        default="always",
+        description="When saved state is compared with its checksum: always = each time before it is used; once = the"
+        " first time, and again after each start of the engine, which is faster where memory is the limit.",
+    )
     checkpoint_interval: int = Field(
         default=8192,
         ge=64,

@@ -6,6 +6,9 @@ What a segment says about itself was looked at before (:mod:`lcpd.native.segment
 and nothing is computed before the check is over.  A checkpoint is read after its check, which runs beside the last
 segment.
 
+Who trusts the machine's memory can have each piece checked once only, when it is read for the first time: a worker
+knows of no other that writes over what it has found right, but for the daemon, which never does before it is freed.
+
 Nothing of a damaged segment may stay, not even in cells that are free: attention multiplies the values of cells that do
 not count by zero, and zero times what is no number is no number.
 """
@@ -27,6 +30,10 @@ _BESIDE = 4 << 20
 """Bytes from which on checking in another thread saves more time than waking it takes."""
 
 
+_KNOWN_MAX = 50_000
+"""Pieces that are known to be right; beyond, all of them are checked once more."""
+
+
 class DamagedPiece(StateError):
     """Bytes in the arena are not those that were stored."""
 
@@ -34,13 +41,19 @@ class DamagedPiece(StateError):
 class Checker:
     """Compares pieces with their checksums, large ones in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool = False) -> None:
+        """`once`: what was found right is not checked again while nothing is written there."""
+        self._once = once
+        self._known: dict[int, p.Piece] = {}
+        """The pieces that were found right, by their offsets."""
         self._thread = ThreadPoolExecutor(1, "checksums")
 
     def begin(self, piece: p.Piece, data: Bytes, name: str) -> Callable[[], None]:
         """Begin to check a piece; what is returned waits for the outcome, and raises DamagedPiece."""
         found: Future[bytes] = Future()
-        if len(data) < _BESIDE:
+        if self._known.get(piece.extent.offset) == piece:
+            found.set_result(piece.checksum)
+        elif len(data) < _BESIDE:
             found.set_result(checksum(data))
         else:
             found = self._thread.submit(checksum, data)
@@ -48,8 +61,19 @@ class Checker:
         def finish() -> None:
             if found.result() != piece.checksum:
                 raise DamagedPiece(f"the bytes of the {name} are damaged")
+            if self._once:
+                self._know(piece)
 
         return finish
+
+    def written(self, extent: p.Extent) -> None:
+        """Other bytes are there now."""
+        self._known.pop(extent.offset, None)
+
+    def _know(self, piece: p.Piece) -> None:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[piece.extent.offset] = piece
 
 
 def overwrite_free_cells(context: Context, seq: int, segment: Bytes) -> None:

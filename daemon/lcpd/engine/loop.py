@@ -76,16 +76,17 @@ class DecodeLoop:
         emit_interval: float = 0.0,
         max_stall: float = 0.2,
         alignment: int = 1,
+        verify_once: bool = False,
         embedder: Embedder | None = None,
     ) -> None:
         """`emit_interval`: seconds for which tokens may be gathered before they are sent; `max_stall`: seconds that
-        running replies may wait for a step's prefill; `alignment`: batches end at its multiples; `embedder`: None where
-        no texts are embedded."""
+        running replies may wait for a step's prefill; `alignment`: batches end at its multiples; `verify_once`:
+        bytes that were found right once are not checked again; `embedder`: None where no texts are embedded."""
         self._context = context
         self._send = send
         self._picker = Picker(model, context)
         self._replies = Replies(model, params, self._picker)
-        self._mover = StateMover(context, arena)
+        self._mover = StateMover(context, arena, verify_once)
         self._outbox = Outbox(send, emit_interval)
         self._pace = Pace(context.n_batch, context.n_ubatch, max_stall, alignment)
         self._batches = Batches(context)

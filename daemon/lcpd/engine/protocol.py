@@ -98,6 +98,8 @@ class ContextSettings(msgspec.Struct, frozen=True):
     """Seconds for which tokens may be gathered before they are sent."""
     max_stall: float = 0.2
     """Seconds that running streams may wait for a step's prefill."""
+    verify_once: bool = False
+    """Whether bytes of the arena that were found right once are not checked again."""
 
 
 class EmbeddingSettings(msgspec.Struct, frozen=True):

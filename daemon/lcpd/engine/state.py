@@ -54,10 +54,11 @@ class Stopwatch:
 class StateMover:
     """Moves state for the decode loop; the scratch sequence is empty when a generator has come to its end."""
 
-    def __init__(self, context: Context, arena: ArenaView | None) -> None:
+    def __init__(self, context: Context, arena: ArenaView | None, verify_once: bool = False) -> None:
+        """`verify_once`: pieces that were found right once are not checked again."""
         self._context = context
         self._arena = arena
-        self._checker = Checker()
+        self._checker = Checker(verify_once)
 
     # ---- into a sequence -------------------------------------------------------------------------------
 
@@ -242,6 +243,7 @@ class StateMover:
 
     def _piece(self, extent: p.Extent, size: int) -> p.Piece:
         front = p.Extent(extent.offset, size)
+        self._checker.written(front)
         return p.Piece(front, checksum(self._array(front)))
 
     def _array(self, extent: p.Extent) -> Bytes:

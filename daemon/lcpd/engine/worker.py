@@ -77,6 +77,7 @@ def _serve(channel: Channel, load: p.Load) -> int:
         emit_interval=load.context.emit_interval,
         max_stall=load.context.max_stall,
         alignment=measured.alignment,
+        verify_once=load.context.verify_once,
         embedder=embedder,
     )
     channel.send(p.Loaded(load.model, _info(load, model, context, cells, measured, log), time.monotonic() - begun))

@@ -7,7 +7,6 @@ what follows on a part of one; until then a path that turns off within a segment
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,41 +16,15 @@ import numpy as np
 
 from lcpd.cache.arena import Arena
 from lcpd.cache.eviction import PayloadNode
-from lcpd.cache.figures import Ages, Amount, RamFigures
+from lcpd.cache.figures import Ages, RamFigures
 from lcpd.cache.history import TRIVIAL, History, LossReason, Past, went_on
 from lcpd.cache.holdings import Holdings, reach
 from lcpd.cache.payloads import Payload
 from lcpd.cache.retention import Economics, Kind
+from lcpd.cache.stats import CacheStats, figures_of, stats_of
 from lcpd.cache.tree import Tree, draw
 from lcpd.cache.trie import Match, Trie
 from lcpd.engine.protocol import Cut, Extent, Piece, Segment, Tokens
-
-
-@dataclass(frozen=True)
-class CacheStats:
-    """What the cache holds now."""
-
-    size: int
-    """Bytes of the arena."""
-    used: int
-    """Bytes that are in use for the four kinds below, each extent rounded up to the arena's alignment."""
-    segment_bytes: int
-    checkpoint_bytes: int
-    reserved_bytes: int
-    """Promised to commands in flight."""
-    lingering_bytes: int
-    """No longer offered, but a command in flight still reads them."""
-    segments: int
-    checkpoints: int
-    tokens: int
-    """Covered by segments; shared ones once."""
-    nodes: int
-    dropped: dict[str, int]
-    """Payloads that went since the start: "segment" and "checkpoint" for want of room, "discarded", "corrupt"."""
-    fragmentation: float
-    """The share of the free bytes that lies outside of the largest free run: 0 (best) to almost 1."""
-    remembered: int
-    """Tokens of prompts and replies, whether or not anything is left of their state."""
 
 
 @dataclass(eq=False)
@@ -191,46 +164,11 @@ class PromptCache:
 
     def stats(self) -> CacheStats:
         """Walks over all nodes."""
-        nodes = list(self._trie.nodes())
-        segments = [node.segment for node in nodes if node.segment is not None]
-        checkpoints = [node.checkpoint for node in nodes if node.checkpoint is not None]
-        return CacheStats(
-            size=self._store.arena.size,
-            used=self._store.arena.used,
-            segment_bytes=sum(payload.bytes for payload in segments),
-            checkpoint_bytes=sum(payload.bytes for payload in checkpoints),
-            reserved_bytes=sum(extent.size for extent in self._store.reserved),
-            lingering_bytes=sum(payload.bytes for payload in self._store.lingering),
-            segments=len(segments),
-            checkpoints=len(checkpoints),
-            tokens=sum(len(node.covers) for node in nodes),
-            nodes=len(nodes),
-            dropped=self._dropped(),
-            fragmentation=self._store.arena.fragmentation,
-            remembered=self._history.tokens,
-        )
+        return stats_of(self._holdings, self._history)
 
     def figures(self) -> RamFigures:
         """The same for the metrics, at a cost that does not grow with what is there."""
-        store = self._store
-        return RamFigures(
-            size=store.arena.size,
-            used=store.arena.used,
-            held={kind: Amount(held.count, held.bytes) for kind, held in store.held.items()},
-            reserved=sum(extent.size for extent in store.reserved),
-            lingering=sum(payload.bytes for payload in store.lingering),
-            fragmentation=store.arena.fragmentation,
-            dropped=dict(self._holdings.dropped),
-            paths=self._trie.ends,
-            path_tokens=self._trie.end_items,
-            tokens=self._trie.items,
-        )
-
-    def _dropped(self) -> dict[str, int]:
-        total: Counter[str] = Counter()
-        for (kind, reason), count in self._holdings.dropped.items():
-            total[kind if reason == "room" else reason] += count
-        return dict(total)
+        return figures_of(self._holdings)
 
     def tell_ages(self, ages: Ages) -> None:
         """Tell `ages` from now on."""

@@ -48,13 +48,13 @@ class TokenMemo:
         self._added = len(tokenize("", True))
         """Tokens in front of every prompt that stand for none of its text (a BOS)."""
 
-    def tokens(self, text: str, scope: int = 0, remember: bool = True) -> tuple[Tokens, int]:
-        """The tokens of a whole prompt, and how many of them were known.  Without `remember` this leaves no trace."""
+    def tokens(self, text: str, scope: int = 0, remember: bool = True) -> Tokens:
+        """The tokens of a whole prompt.  Without `remember` this leaves no trace."""
         known, shared = self._longest(text, scope)
         if known is not None and shared == len(text) == len(known.text):
             if remember:
                 self._known.move_to_end((scope, text))
-            return known.tokens, len(known.tokens)
+            return known.tokens
         char, token = 0, 0
         head: list[tuple[int, int]] = []
         if known is not None:
@@ -67,7 +67,7 @@ class TokenMemo:
         if remember:
             borders = head[:-1] + self._borders(text, tokens, char, token)
             self._remember(_Known(scope, text, tokens, borders))
-        return tokens, token
+        return tokens
 
     def forget(self) -> None:
         """Forget all prompts."""

@@ -179,7 +179,7 @@ class Service:
             assert not isinstance(call, p.Infill), "its prompt is tokens"
             if call.context and (least := self._bound.least(prompt)) >= call.context:
                 return p.TooLong(call.call, least, call.context)
-            tokens, _ = self._memo.tokens(prompt, call.scope, remember=call.store)
+            tokens = self._memo.tokens(prompt, call.scope, remember=call.store)
         else:
             tokens = self._checked(prompt)
         spans = spans or [p.Span(*span) for span in request.spans(tokens)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 from lcpd.cache.arena import Arena, ArenaView
 from lcpd.engine import protocol as p
 
 ARENA = 128 << 20
+KINDS = ["attention", "swa", "hybrid", "recurrent"]
+"""Of state; one model each."""
 
 
 class Engine:
@@ -133,3 +136,8 @@ def prompt_for(engine, length=200, seed=0):
     """
     numbers = ", ".join(str(100 * seed + i) for i in range(length))
     return engine.model.tokenize(numbers, add_special=True, parse_special=False)[:length]
+
+
+def ranges(engine, *ends):
+    """The cuts to export tokens [0, ends[-1]), as far as the model has anything to export."""
+    return [] if engine.model.kind == "recurrent" else list(pairwise((0, *ends)))

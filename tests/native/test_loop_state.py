@@ -1,4 +1,4 @@
-"""Sharing, saving, restoring and parking through the decode loop, on one real model for each kind of state.
+"""Sharing, saving and restoring through the decode loop, on one real model for each kind of state.
 
 Logits are compared bit for bit: a sequence that was brought to its place from shared cells or from bytes must be
 indistinguishable from one that computed everything itself, with the same cuts.  That holds where the cells come to lie
@@ -8,16 +8,13 @@ by up to 1, and texts without near-ties are compared.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from loops import Engine, prompt_for
+from loops import KINDS, Engine, prompt_for, ranges
 
 from lcpd.engine import protocol as p
 
 pytestmark = pytest.mark.native
-KINDS = ["attention", "swa", "hybrid", "recurrent"]
 HALF = {"attention": 120, "swa": 400, "hybrid": 120, "recurrent": 120}
 PREFIX = {"attention": 200, "swa": 608, "hybrid": 200, "recurrent": 200}
 """Items; on the sliding-window model more than its window of 512, by a multiple of 32: a window that is restored begins
@@ -50,11 +47,6 @@ def restore_at(engine, position):
 def with_tail(engine, tokens, at, seed):
     """Tokens that go on differently from `at`."""
     return np.concatenate([tokens[:at], prompt_for(engine, 90, seed=seed)])
-
-
-def ranges(engine, *ends):
-    """The cuts to export tokens [0, ends[-1]), as far as the model has anything to export."""
-    return [] if engine.model.kind == "recurrent" else list(pairwise((0, *ends)))
 
 
 def saved_prefix(engine, tokens, **more):
@@ -392,112 +384,6 @@ def test_the_end_of_an_idle_sequence_is_saved_with_its_checkpoint(engine):
     got = engine.first_logits(3, following, seq=1, begin=len(held), segments=saved.segments, restore=saved.checkpoint)
     assert engine.problem_of(3) == ""
     assert np.array_equal(got, expected)
-
-
-# ---- parking -----------------------------------------------------------------------------------------------
-
-GREEDY = {"temperature": 0}
-SEEDED = {"temperature": 0.9, "seed": 7, "top_k": 40}
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("where", ["live", "restored"])
-def test_a_reply_that_was_parked_goes_on_as_if_nothing_had_happened(engine, kind, sampling, where):
-    tokens = prompt_for(engine)
-    expected = engine.reply(1, tokens, max_tokens=30, **sampling)
-    engine.forget()
-    engine.start(2, tokens, max_tokens=30, **sampling)
-    while len(engine.tokens(2)) < 12:
-        engine.loop.step()
-    engine.loop.park(2)
-    parked = engine.of(p.Parked)[0]
-    assert (parked.seq, parked.done, list(p.unpack(parked.generated))) == (0, len(tokens), engine.tokens(2))
-    held = len(tokens) + len(p.unpack(parked.held))
-    assert list(p.unpack(parked.held)) == engine.tokens(2)[:-1]
-    if where == "live":
-        engine.start(2, tokens, begin=held, source=0, shared=held, max_tokens=30, **sampling)
-    else:
-        saved = engine.save(0, *ranges(engine, held), checkpoint=kind != "attention")
-        engine.forget()
-        engine.start(
-            2, tokens, begin=held, segments=saved.segments, restore=saved.checkpoint, max_tokens=30, **sampling
-        )
-    engine.run()
-    assert engine.problem_of(2) == ""
-    assert engine.tokens(2) == expected
-    finished = engine.of(p.Finished, 2)
-    assert [m.generated for m in finished] == [30]
-    assert list(p.unpack(finished[0].held)) == expected[:-1]
-    assert engine.text(2) == engine.text(1)
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_a_prompt_that_was_parked_on_its_way_goes_on(engine, sampling):
-    tokens = prompt_for(engine, 600)
-    expected = engine.reply(1, tokens, **sampling)
-    engine.forget()
-    engine.start(2, tokens, **sampling)
-    engine.loop.step()
-    engine.loop.park(2)
-    parked = engine.of(p.Parked)[0]
-    assert (parked.done, parked.held, parked.generated) == (256, b"", b"")
-    engine.start(3, prompt_for(engine, 50, seed=3), seq=1)
-    engine.run()
-    engine.start(2, tokens, begin=256, source=0, shared=256, **sampling)
-    engine.run()
-    assert engine.tokens(2) == expected
-
-
-def test_a_parked_reply_whose_state_was_lost_is_computed_again_but_not_sent_again(engine):
-    tokens = prompt_for(engine)
-    expected = engine.reply(1, tokens, max_tokens=30)
-    engine.forget()
-    engine.start(2, tokens, max_tokens=30)
-    while len(engine.tokens(2)) < 12:
-        engine.loop.step()
-    engine.loop.park(2)
-    engine.forget()
-    engine.start(2, tokens, max_tokens=30, seq=1)
-    engine.run()
-    assert engine.tokens(2) == expected
-    assert engine.text(2) == engine.text(1)
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_a_reply_goes_on_from_the_tokens_that_another_worker_sent(engine, sampling):
-    tokens = prompt_for(engine)
-    expected = engine.reply(1, tokens, **{**sampling, "max_tokens": 30})
-    engine.forget()
-    begun = p.pack(np.array(expected[:12], np.int32))
-    engine.start(2, tokens, **{**sampling, "max_tokens": 30}, reply=begun)
-    engine.run()
-    assert engine.tokens(2) == expected[12:]
-    assert engine.text(1).endswith(engine.text(2))
-    assert engine.of(p.Finished, 2)[0].generated == 30
-    assert engine.of(p.Prefilled, 2)[-1].done == len(tokens) + 11, "all but the last token that was sent"
-
-
-@pytest.mark.parametrize("kind", ["attention"], indirect=True)
-def test_a_reply_that_was_complete_is_only_finished(engine):
-    tokens = prompt_for(engine)
-    expected = engine.reply(1, tokens, max_tokens=12)
-    engine.start(2, tokens, seq=1, max_tokens=12, reply=p.pack(np.array(expected, np.int32)))
-    engine.run()
-    assert engine.tokens(2) == []
-    assert [(m.reason, m.generated) for m in engine.of(p.Finished, 2)] == [("length", 12)]
-
-
-@pytest.mark.parametrize("kind", ["attention"], indirect=True)
-def test_a_parked_request_that_is_cancelled_is_over(engine):
-    engine.start(1, prompt_for(engine))
-    while len(engine.tokens(1)) < 3:
-        engine.loop.step()
-    engine.loop.park(1)
-    engine.loop.park(1)
-    engine.loop.cancel(1)
-    engine.loop.cancel(1)
-    assert len(engine.of(p.Parked)) == 1
-    assert [(m.reason, m.held, m.generated) for m in engine.of(p.Finished)] == [("cancelled", b"", 3)]
 
 
 # ---- order and pieces --------------------------------------------------------------------------------------

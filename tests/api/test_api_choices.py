@@ -43,7 +43,7 @@ class PlainChat:
         self._held = held
         self._text = {}
 
-    def open_reply(self, fields):
+    def open_reply(self, fields, scope=0):
         return SimpleNamespace(fields=fields)
 
     async def push(self, reply, text, final, cut=False):

@@ -131,21 +131,40 @@ def evaluated(monkeypatch):
     return fields
 
 
-def test_fields_are_evaluated_once_for_all_turns_and_replies(service, evaluated):
+def many_tools(*turns):
+    return body(*turns, tools=tools(10, 20))
+
+
+def test_large_fields_are_evaluated_once_for_all_turns_and_replies(service, evaluated):
     turns = [LONG, ("assistant", "done"), ("user", "and now?")]
-    first = service.answer(p.Render(1, "chat", body(*turns[:1], tools=[READ_FILE])))
-    second = service.answer(p.Render(2, "chat", body(*turns, tools=[READ_FILE])))
+    first = service.answer(p.Render(1, "chat", many_tools(*turns[:1])))
+    second = service.answer(p.Render(2, "chat", many_tools(*turns)))
     assert first.fields == second.fields
     service.answer(p.Push(3, 1, "hello", final=True, fields=second.fields))
     assert evaluated.count(first.fields) == 1
 
 
 def test_no_evaluated_fields_are_kept_of_what_is_not_to_be_stored(service, evaluated):
-    call = p.Render(1, "chat", body(LONG, tools=[READ_FILE]), store=False)
+    call = p.Render(1, "chat", many_tools(LONG), store=False)
     fields = service.answer(call).fields
     service.answer(call)
     service.answer(p.Push(3, 1, "hello", final=True, fields=fields))
     assert evaluated.count(fields) == 3
+
+
+def test_what_was_evaluated_for_one_scope_is_evaluated_again_for_another(service, evaluated):
+    fields = service.answer(p.Render(1, "chat", many_tools(LONG), scope=1)).fields
+    service.answer(p.Push(2, 1, "hello", final=True, fields=fields, scope=2))
+    assert evaluated.count(fields) == 2
+    service.answer(p.Push(3, 1, "hello", final=True, fields=fields, scope=1))
+    assert evaluated.count(fields) == 2
+
+
+def test_small_fields_take_no_room_from_large_ones(service, evaluated):
+    call = p.Render(1, "chat", body(LONG))
+    fields = service.answer(call).fields
+    service.answer(call)
+    assert evaluated.count(fields) == 2
 
 
 def test_an_error_in_the_service_costs_one_request_and_tells_nothing_of_it(service, monkeypatch, capfd):

@@ -154,6 +154,23 @@ def test_or_if_so_wanted_until_they_were_found_right(stored, moment, checked):
     assert not checked
 
 
+def test_a_piece_that_turns_out_to_be_wrong_after_that_is_called_damaged(stored, moment):
+    stored.mover = state.StateMover(stored.engine.context, stored.engine.loop._mover._arena, verify_once=True)
+    forgetting(stored)
+    array = stored.layout.sections[0].arrays[0]
+    noticed = 0
+    for at in (*range(4), *range(8, 12), *range(array.offset, array.offset + array.inner), stored.layout.size - 1):
+        stored.bytes[at] ^= 64
+        try:
+            stored.bring()  # what is in its values is not noticed
+        except damage.DamagedPiece:
+            noticed += 1
+        stored.engine.context.clear(0)
+        stored.bytes[at] ^= 64
+    assert noticed > 4
+    forgetting(stored)
+
+
 def test_what_is_written_in_the_place_of_a_piece_is_checked_again(stored, moment, checked):
     stored.mover = state.StateMover(stored.engine.context, stored.engine.loop._mover._arena, verify_once=True)
     stored.bring()

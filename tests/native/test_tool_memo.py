@@ -37,6 +37,8 @@ FIELDS = [
     {"tool_choice": "none"},
     {"chat_template_kwargs": {"enable_thinking": False}, "stop": ["x"]},
     {"response_format": {"type": "json_object"}, "reasoning_format": "none"},
+    {"json_schema": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}},
+    {"json_schema": {"type": "string", "pattern": "^(a$"}, "tool_choice": "required"},
 ]
 
 
@@ -118,6 +120,29 @@ def test_another_field_is_another_request(counted, changed):
     fields = memo.applied(body_of([USER], **changed), 0, True)
     assert counted.bare == 0
     assert fields == counted(body_of([USER], **changed))
+
+
+def test_what_goes_on_within_a_message_is_worked_on_each_time(counted):
+    memo = ToolMemo(counted)
+    for _ in range(2):
+        memo.applied(body_of([USER], continue_final_message=True, add_generation_prompt=False), 0, True)
+        memo.applied(body_of([USER, {"role": "assistant", "content": "It is"}]), 0, True)
+    assert (counted.all, counted.bare) == (4, 0)
+
+
+def test_each_generation_prompt_is_remembered_for_itself():
+    """Some templates add other words for a reply to a tool's result than for one to a user."""
+
+    def apply(body):
+        last = json.loads(body)["messages"][-1]["role"]
+        return {"prompt": f"... {last}:", "generation_prompt": last, "chat_parser": f"after {last}"}
+
+    counted = Counted(apply)
+    memo = ToolMemo(counted)
+    for role in ("user", "tool") * 3:
+        body = body_of([{"role": role, "content": "x"}])
+        assert memo.applied(body, 0, True) == apply(body)
+    assert (counted.all - counted.bare, counted.bare) == (2, 5)
 
 
 def test_scopes_share_nothing_and_what_is_not_to_be_stored_leaves_no_trace(counted):

@@ -127,8 +127,9 @@ class Turn:
     @classmethod
     def begin(cls, chat: ChatClient, generation: Generation, rendered: Rendered, remembers: bool = True) -> Turn:
         """Follow a generation that has been submitted for a rendered prompt."""
-        reply, usage = chat.open_reply(rendered.fields), Usage(len(generation.prompt.tokens))
-        return cls(chat, generation, reply, usage, remembers)
+        prompt = generation.prompt.tokens
+        reply = chat.open_reply(rendered.fields, number_of(prompt))
+        return cls(chat, generation, reply, Usage(len(prompt)), remembers)
 
     async def events(self) -> AsyncIterator[TurnEvent]:
         """Begun, then deltas, then Finished; raises the errors of the generation and of the chat process."""

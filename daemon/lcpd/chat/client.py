@@ -116,6 +116,7 @@ class Reply:
 
     id: int
     fields: bytes
+    scope: int = 0
     text: str = ""
     """What was pushed so far."""
     process: int = 0
@@ -269,9 +270,9 @@ class ChatClient:
             with suppress(ChatCrashed, ChatUnavailable):  # its memory went with it
                 await self._call(p.Forget(next(self._ids)), p.Done)
 
-    def open_reply(self, fields: bytes) -> Reply:
-        """A parser for one reply to a request with these fields (of `Rendered`)."""
-        return Reply(next(self._ids), fields)
+    def open_reply(self, fields: bytes, scope: int = 0) -> Reply:
+        """A parser for one reply to a request with these fields (of `Rendered`); `scope`: as in `render`."""
+        return Reply(next(self._ids), fields, scope)
 
     async def push(
         self, reply: Reply, text: str, final: bool, cut: bool = False
@@ -301,12 +302,13 @@ class ChatClient:
         is_open = reply.process == generation
         if not is_open and reply.text:
             # The parser died with its process: replay what it knew, whose deltas were delivered already.
-            again = p.Push(next(self._ids), reply.id, reply.text, False, reply.fields)
+            again = p.Push(next(self._ids), reply.id, reply.text, False, reply.fields, scope=reply.scope)
             await self._call(again, p.Deltas, generation)
             is_open = True
         reply.process = generation
         fields = None if is_open else reply.fields
-        return await self._call(p.Push(next(self._ids), reply.id, text, final, fields, cut), p.Deltas, generation)
+        call = p.Push(next(self._ids), reply.id, text, final, fields, cut, reply.scope)
+        return await self._call(call, p.Deltas, generation)
 
     async def close_reply(self, reply: Reply) -> None:
         """Drop a reply's parser; nothing happens when it is gone, after the final push for instance."""

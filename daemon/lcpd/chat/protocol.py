@@ -153,6 +153,8 @@ class Push(Message, frozen=True, tag="push"):
     fields: bytes | None
     cut: bool = False
     """With a final one: the reply did not come to its end."""
+    scope: int = 0
+    """As in Render."""
 
 
 class Close(Message, frozen=True, tag="close"):

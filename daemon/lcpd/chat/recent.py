@@ -19,11 +19,12 @@ class Recent(Generic[K, V]):
         self._bytes = 0
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
-    def get(self, key: K) -> V | None:
-        """The value, which counts as used now."""
+    def get(self, key: K, use: bool = True) -> V | None:
+        """The value, which counts as used now, unless only a look at it is taken."""
         if key not in self._values:
             return None
-        self._values.move_to_end(key)
+        if use:
+            self._values.move_to_end(key)
         return self._values[key][0]
 
     def put(self, key: K, value: V, size: int) -> None:

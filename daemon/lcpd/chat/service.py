@@ -42,8 +42,9 @@ from lcpd.native.model import Model, ModelError, Tokens
 Channel = ChildChannel[p.ToChat]
 _GRAMMARS = 1000
 _EVALUATED = 32_000_000
-"""Bytes of fields that are kept in their evaluated form, which takes 5 ms to make with 25 tools and 20 with 100, and
-about as much memory."""
+"""Bytes of requests that are kept in their evaluated form, which takes 5 ms to make with 25 tools and 20 with 100."""
+_WORTH_KEEPING = 16_000
+"""Bytes of fields from which on that is worth it."""
 _EMPTY_GRAMMAR = re.compile(r"\s*root\s*::=\s*")
 """What llama.cpp makes of a schema beside tools where the template has no way to write both."""
 _UNSUPPORTED_PATTERN = "unanchored"
@@ -72,8 +73,8 @@ class Service:
         self._parsers: dict[int, ReplyParser] = {}
         self._memo = TokenMemo(self._tokenize_prompt, border_tokens(self._model))
         self._tool_memo = ToolMemo(self._chat.apply)
-        self._requests: Recent[bytes, bridge.Request] = Recent(_EVALUATED)
-        """By their fields."""
+        self._requests: Recent[tuple[int, bytes], bridge.Request] = Recent(_EVALUATED)
+        """By scope and fields."""
         self._replays = Replays()
         self._bound = bound_of(self._model)
         self._gap_marks = gap_marks(self._model)
@@ -156,11 +157,13 @@ class Service:
             raise ModelError(problem)
         return self._tool_memo.applied(body, scope, remember=store)
 
-    def _request(self, fields: bytes, remember: bool = False) -> bridge.Request:
+    def _request(self, fields: bytes, scope: int = 0, remember: bool = False) -> bridge.Request:
         """The evaluated form of a request's fields, which must not be closed."""
-        request = self._requests.get(fields) or bridge.Request(self._params, self._model.handle, fields)
-        if remember:
-            self._requests.put(fields, request, 2 * len(fields))
+        key = (scope, fields)
+        known = self._requests.get(key, use=remember)
+        request = known or bridge.Request(self._params, self._model.handle, fields)
+        if remember and known is None and len(fields) >= _WORTH_KEEPING:
+            self._requests.put(key, request, 4 * len(fields))  # measured: the fields and three times as much
         return request
 
     def _rendered(
@@ -172,7 +175,8 @@ class Service:
     ) -> p.Rendered | p.TooLong:
         """`spans`: where they are known already.  Only a chat repeats replies."""
         data = msgspec.json.encode(fields)
-        request = self._request(data, remember=isinstance(call, p.Render) and call.store)
+        scope, remember = (call.scope, call.store) if isinstance(call, p.Render) else (0, False)
+        request = self._request(data, scope, remember)
         self._check_biases(fields.get("logit_bias") or {})
         self._check_grammar(request, fields)
         if isinstance(prompt, str):
@@ -252,7 +256,7 @@ class Service:
 
     def _push(self, call: p.Push) -> p.FromChat:
         if call.fields is not None:
-            request = self._request(call.fields)
+            request = self._request(call.fields, call.scope)
             fields = msgspec.json.decode(call.fields)
             end_tags = fields.get("reasoning_budget_end_tags") or []
             openings = [

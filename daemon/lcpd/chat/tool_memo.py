@@ -1,11 +1,12 @@
-"""What a template makes of the tools, made once for the same tools.
+"""What a template makes of the tools beside the text, made once for the same tools.
 
 For a request with tools llama.cpp writes a grammar, and a parser of replies, in the size of the tools: 6 ms for 25
-of them, 25 for 100, seconds for thousands of properties, and an agent sends the same tools each turn.  All fields that
-come with a prompt depend on the messages in nothing but the generation prompt (what the template adds for a reply),
-and the prompt does not depend on ``tool_choice`` (llama.cpp, common/: chat.cpp, chat-auto-parser-generator.cpp,
-parsers/*.cpp).  So once they are known, a prompt is rendered with the choice "none", for which nothing else is made.
-``tests/native/test_tool_memo.py`` holds that against all templates that come with llama.cpp.
+of them, 25 for 100, seconds for thousands of properties, and an agent sends the same tools each turn.  All that comes
+with a prompt depends on the messages in nothing but the generation prompt (what the template adds for a reply), unless
+the prompt ends within a reply, and the prompt does not depend on ``tool_choice`` (llama.cpp, common/: chat.cpp,
+chat-auto-parser-generator.cpp, parsers/*.cpp).  So once the rest is known, a prompt is rendered with the choice
+"none", for which nothing is made of the tools but text.  ``tests/native/test_tool_memo.py`` holds that against all
+templates that come with llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from lcpd.chat.recent import Recent
+from lcpd.native.bridge import BridgeError
 
 Json = dict[str, Any]
 _Parts = dict[str, msgspec.Raw]
@@ -34,8 +36,8 @@ class ToolMemo:
     def __init__(self, apply: Callable[[bytes], Json], max_bytes: int = 32_000_000) -> None:
         """`max_bytes`: of what is remembered, as JSON."""
         self._apply = apply
-        self._known: Recent[_Key, bytes] = Recent(max_bytes)
-        """By scope and all of a body but its messages: the fields but the prompt, as JSON."""
+        self._known: Recent[_Key, dict[str, bytes]] = Recent(max_bytes)
+        """By scope and all of a body but its messages: the fields but the prompt, as JSON, by generation prompt."""
 
     def applied(self, body: bytes, scope: int, remember: bool) -> Json:
         """The prompt and the fields that the template makes of a chat.  Without `remember` this leaves no trace.
@@ -46,16 +48,23 @@ class ToolMemo:
         if parts is None:
             return self._apply(body)
         key = (scope, _rest(parts))
-        if known := self._known.get(key):
-            prompt = self._apply(msgspec.json.encode({**parts, "tool_choice": _NONE}))
-            fields: Json = msgspec.json.decode(known)
-            if prompt["generation_prompt"] == fields["generation_prompt"]:
-                return {**fields, "prompt": prompt["prompt"]}
+        known = self._known.get(key, use=remember) or {}
+        if known and (text := self._text(parts)) and (fields := known.get(text["generation_prompt"])):
+            return {**msgspec.json.decode(fields), "prompt": text["prompt"]}
         made = self._apply(body)
         if remember:
-            known = msgspec.json.encode({name: value for name, value in made.items() if name != "prompt"})
-            self._known.put(key, known, len(key[1]) + len(known))
+            rest = msgspec.json.encode({name: value for name, value in made.items() if name != "prompt"})
+            known = {**known, made["generation_prompt"]: rest}
+            self._known.put(key, known, len(key[1]) + sum(map(len, known.values())))
         return made
+
+    def _text(self, parts: _Parts) -> Json | None:
+        """The prompt and its generation prompt.  None where it is refused: a schema is looked at only without tools, by
+        some templates."""
+        try:
+            return self._apply(msgspec.json.encode({**parts, "tool_choice": _NONE}))
+        except BridgeError:
+            return None
 
     def forget(self) -> None:
         """Forget all of it."""
@@ -65,11 +74,13 @@ class ToolMemo:
 def _parts(body: bytes) -> _Parts | None:
     """The fields of a chat with tools that may be called; None for all else.
 
-    What ends with a reply is left out: the prompt goes on in the middle of it, and the parser has to know where.
+    What ends within a reply is left out: the parser has to know where.
     """
     try:
         parts = msgspec.json.decode(body, type=_Parts)
         if bytes(parts.get("tools", _NO_TOOLS[0])) in _NO_TOOLS or parts.get("tool_choice") == _NONE:
+            return None
+        if "continue_final_message" in parts:
             return None
         messages = msgspec.json.decode(parts["messages"], type=list[_Role])
     except (msgspec.MsgspecError, KeyError):

@@ -66,6 +66,11 @@ class Checker:
 
         return finish
 
+    def look_again(self, piece: p.Piece, data: Bytes, name: str) -> None:
+        """Check a piece that something is wrong with, whatever is known of it.  Raises DamagedPiece."""
+        self.written(piece.extent)
+        self.begin(piece, data, name)()
+
     def written(self, extent: p.Extent) -> None:
         """Other bytes are there now."""
         self._known.pop(extent.offset, None)

@@ -14,8 +14,8 @@ give wrong logits without any error.  ``tests/native/test_loop_state.py`` proves
 What takes long is a *piece*: one segment, one checkpoint.  The methods here are generators that yield before each of
 them, so that the decode loop can put a step between two.
 
-Nothing is computed with a piece before its checksum was compared: libllama does not validate.  How that is done while
-it is copied, and what becomes of a damaged one, is in :mod:`lcpd.engine.damage`.
+Nothing is computed with a piece before its checksum was compared (with `verify_once`: at its first use): libllama does
+not validate.  How that is done while it is copied, and what becomes of a damaged one, is in :mod:`lcpd.engine.damage`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,11 @@ class StateMover:
                 data = self._array(checkpoint.extent)
                 intact = intact or self._checker.begin(checkpoint, data, "checkpoint")
                 intact()
-                self._context.restore_checkpoint(command.seq, data, job.end_position(command.begin))
+                try:
+                    self._context.restore_checkpoint(command.seq, data, job.end_position(command.begin))
+                except StateError:
+                    self._checker.look_again(checkpoint, data, "checkpoint")
+                    raise
             else:
                 self._end_at(command.seq, job.end_position(command.begin))
         except StateError:
@@ -148,7 +152,7 @@ class StateMover:
         is why."""
         data = self._array(segment.piece.extent)
         if not self._context.believable(data, segment.begin, segment.end):
-            self._checker.begin(segment.piece, data, _name(segment))()
+            self._checker.look_again(segment.piece, data, _name(segment))
             count = self._context.cells_in(data)
             raise StateError(f"the bytes of the {_name(segment)} describe another one, which holds {count} tokens")
 
@@ -176,7 +180,7 @@ class StateMover:
         try:
             context.read_state(into, data, partial=False)
         except StateError:  # of what it refuses libllama leaves nothing
-            check()
+            self._checker.look_again(segment.piece, data, _name(segment))
             raise
         try:
             check()

@@ -26,6 +26,15 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     assert [key for key in "abcde" if recent.get(key) is not None] == ["a", "c", "d", "e"]
 
 
+def test_a_look_at_a_value_is_no_use_of_it() -> None:
+    recent: Recent[str, int] = Recent(100)
+    for key in "abcd":
+        recent.put(key, 0, 25)
+    assert recent.get("a", use=False) == 0
+    recent.put("e", 0, 25)
+    assert recent.get("a") is None
+
+
 def test_one_that_is_too_large_is_not_kept_and_pushes_nothing_out() -> None:
     recent: Recent[str, int] = Recent(100)
     recent.put("a", 1, 25)

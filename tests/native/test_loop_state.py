@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from loops import KINDS, Engine, prompt_for, ranges
+from loops import Engine, prompt_for, ranges
 
 from lcpd.engine import protocol as p
 
@@ -26,17 +26,6 @@ with_segments = pytest.mark.parametrize("kind", ["attention", "swa", "hybrid"], 
 with_checkpoints = pytest.mark.parametrize("kind", ["swa", "hybrid", "recurrent"], indirect=True)
 CACHE_TYPES = [("f16", "off"), ("f16", "on"), ("q8_0", "on"), ("q4_0", "on")]
 """With and without flash attention, without which values cannot be quantised."""
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def engine(kind, models, make_context):
-    model = models(kind)
-    return Engine(model, make_context(model, n_batch=256, n_ubatch=256), max_stall=100.0)
 
 
 def restore_at(engine, position):

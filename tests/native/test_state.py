@@ -12,7 +12,6 @@ import pytest
 from support import text_of
 
 pytestmark = pytest.mark.native
-KINDS = ["attention", "swa", "hybrid", "recurrent"]
 
 
 with_checkpoints = pytest.mark.parametrize("kind", ["swa", "hybrid", "recurrent"], indirect=True)
@@ -25,11 +24,6 @@ def run(context, tokens, begin, seq=0, n_vocab=None):
     logits[-1] = 1
     context.decode(part, np.arange(begin, len(tokens), dtype=np.int32), seq, logits)
     return context.logits(-1, n_vocab)
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
 
 
 @pytest.fixture
